@@ -1,0 +1,2 @@
+"""Ringside."""
+from .launch import torchrun

@@ -1,0 +1,107 @@
+"""Says in words why a run failed: the rank that failed first, then where to read on."""
+
+import linecache
+import os
+import re
+import signal
+import time
+from collections import defaultdict
+from pathlib import Path
+
+KEPT = 5  # logs of failed runs
+HINTS = {
+    "SIGKILL": "usually out of memory: try fewer ranks or a smaller batch",
+    "SIGBUS": "usually out of shared memory: try num_workers=0",
+    "SIGABRT": "a crash below Python, or a process group that was never destroyed",
+    "SIGSEGV": "a crash below Python",
+}
+
+
+class RankFailed(RuntimeError):
+    """A run that did not end well; the message names the rank that failed first."""
+
+    details = ""
+
+    def _render_traceback_(self) -> list[str]:
+        """Show the rank's own traceback in place of the kernel's."""
+        return [str(self), *self.details.splitlines()]
+
+
+class RankTimeout(RankFailed):
+    """A run with ranks that still ran when the time was up."""
+
+
+def explain(end: dict, ranks: int, timeout: float, script: Path) -> RankFailed | None:
+    """Return the error that this end of a run deserves; None for a good end."""
+    if end["error"]:
+        return RankFailed(f"the ranks could not start: {end['error']}")
+    if end["hung"]:
+        return hung(end, ranks, timeout, script)
+    failed, codes = end["failed"], end["codes"]
+    killed = [r for r, code in codes.items() if code < 0 and r not in failed]
+    order = sorted(failed, key=lambda r: (failed[r]["victim"], failed[r]["time"]))
+    first = order[0] if order else None
+    if killed and (first is None or failed[first]["victim"]):
+        name = signal.Signals(-codes[killed[0]]).name
+        hint = HINTS.get(name, "by another process")
+        return RankFailed(f"rank {killed[0]} was killed ({name}), {hint}")
+    if first is None:
+        bad = [r for r, code in codes.items() if code]
+        return RankFailed(f"{name(bad)} ended with an exit code") if bad else None
+    return raised(first, failed[first], end["stderr"].get(first, ""))
+
+
+def raised(rank: int, reason: dict, stderr: str) -> RankFailed:
+    """Return the error for a rank that raised, or left with an exit code."""
+    if reason["type"] == "SystemExit":
+        said = stderr.strip().rpartition("\n")[2]
+        return RankFailed(f"rank {rank} left with exit code {reason['code']}: {said}")
+    text = reason["message"].partition("\n")[0]
+    error = RankFailed(f"rank {rank} raised {reason['type']}: {text}")
+    error.details = reason["traceback"].rstrip()
+    return error
+
+
+def hung(end: dict, ranks: int, timeout: float, script: Path) -> RankTimeout:
+    """Return the error for ranks that outstayed, with the lines where they stood."""
+    places = defaultdict(list)
+    for rank in end["hung"]:
+        places[standing(end["stderr"].get(rank, ""), str(script))].append(rank)
+    count = f"{len(end['hung'])} of {ranks} ranks"
+    error = RankTimeout(f"{count} still ran after {timeout:g} s, and were ended")
+    error.details = "\n".join(f"{name(g)} stood {place}" for place, g in places.items())
+    return error
+
+
+def keep_log(stem: str, run) -> str:
+    """Write down all that the ranks said, and return a line that says where."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ringside")
+    path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{stem}.log"
+    text = f"$ {run.command}\n"
+    for rank, lines in run.lines.items():
+        printed = "".join(f"{line}\n" for line in lines)
+        text += f"\n--- rank {rank}\n{printed}{run.stderr.get(rank, '')}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in sorted(folder.glob("*.log"))[: 1 - KEPT]:
+            old.unlink(missing_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError:
+        return ""
+    return f"\nAll that the ranks said is in {path}"
+
+
+def name(ranks: list[int]) -> str:
+    """Return "rank 3", or "ranks 0, 1 and 2"."""
+    *most, last = map(str, ranks)
+    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
+
+
+def standing(dump: str, script: str) -> str:
+    """Return the line of the script that a rank was at, read from its last words."""
+    frames = re.findall(r'File "(.*)", line (\d+) in (\S+)', dump)
+    for path, line, function in frames:  # the innermost comes first
+        if path == script:
+            code = linecache.getline(script, int(line)).strip()
+            return f"at line {line} of {Path(script).name}, in {function}: {code}"
+    return "before the first line of its script"

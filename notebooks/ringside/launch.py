@@ -1,0 +1,151 @@
+"""Runs a script on several ranks from a notebook cell, and leaves none behind."""
+
+import difflib
+import os
+import re
+import shlex
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from .failure import RankTimeout, explain, keep_log
+from .recording import read
+from .server import server
+
+ROOT = Path(__file__).resolve().parents[2]
+MISLEADING = re.compile(  # what another launcher, network or kernel left behind
+    "(PET|TORCHELASTIC|SLURM|PMI|PMIX|OMPI|GROUP|ROLE|MASTER|GLOO)_.*"
+    "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MPLBACKEND"
+)
+
+
+@dataclass
+class Run:
+    """What became of a run: lines and exit codes by rank, and the recording."""
+
+    command: str
+    lines: dict[int, list[str]]
+    exit_codes: dict[int, int] = field(default_factory=dict)
+    stderr: dict[int, str] = field(default_factory=dict, repr=False)
+    seconds: float = field(default=0.0, repr=False)
+    recording: list[dict] | None = field(default=None, repr=False)
+
+
+def torchrun(
+    script: str,
+    *args: object,
+    ranks: int | None = None,
+    timeout: float = 60,
+    record: bool = False,
+    env: dict[str, str] | None = None,
+    warm: bool = True,
+    quiet: bool = False,
+) -> Run:
+    """Run scripts/<script>.py on ranks, and raise RankFailed unless all end well.
+
+    ranks=None means one per GPU if there are several, else 4. The ranks come from a
+    process that has imported torch already; with warm=False they are fresh
+    interpreters, as with the command shown. timeout is in seconds.
+    """
+    path, words = find(script), [str(arg) for arg in args]
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
+        raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
+    with server() as line:
+        ranks = how_many(ranks, line, warm)
+        run = Run(command(path, words, ranks, record), {r: [] for r in range(ranks)})
+        show = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
+        show(f"$ {run.command}")
+        folder = Path(tempfile.mkdtemp(dir=line.folder))
+        begin = time.monotonic()
+        if record:
+            words += ["--record", str(folder / "recording.jsonl")]
+        order = {"script": str(path), "args": words, "ranks": ranks, "warm": warm}
+        order |= {"timeout": timeout, "folder": str(folder), "cwd": str(ROOT)}
+        order["env"] = environment(TMPDIR=str(folder)) | (env or {})
+        try:
+            for event in line.ask(order, timeout):
+                if "end" in event:
+                    end = by_rank(event["end"])
+                else:
+                    run.lines[event["rank"]].append(event["line"])
+                    show(f"rank {event['rank']} | {event['line']}")
+            if record and (folder / "recording.jsonl").exists():
+                run.recording = read(folder / "recording.jsonl")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    run.seconds = time.monotonic() - begin
+    run.exit_codes, run.stderr = end["codes"], end["stderr"]
+    if error := explain(end, ranks, timeout, path):
+        error.run = run
+        error.details += keep_log(path.stem, run)
+        raise error
+    return run
+
+
+def by_rank(end: dict) -> dict:
+    """Return the end of a run with whole numbers for ranks, which JSON does not keep."""
+    keyed = {k: v for k, v in end.items() if isinstance(v, dict)}
+    return end | {k: {int(r): x for r, x in v.items()} for k, v in keyed.items()}
+
+
+def find(script: str) -> Path:
+    """Return the path of a script, given by its stem or by its path."""
+    if not isinstance(script, str | Path) or not str(script):
+        raise ValueError(f"name a script, such as '04_ring_all_reduce', not {script!r}")
+    for path in (ROOT / "scripts" / f"{script}.py", Path(script).absolute()):
+        if path.is_file():
+            return path
+    stems = [p.stem for p in sorted((ROOT / "scripts").glob("[0-9]*.py"))]
+    near = difflib.get_close_matches(str(script), stems, n=1, cutoff=0) or ["none"]
+    raise FileNotFoundError(f"there is no script {script!r}; did you mean {near[0]!r}?")
+
+
+def how_many(ranks: int | None, line, warm: bool) -> int:
+    """Return the number of ranks to start, or say why it can't be that many."""
+    if ranks is None:
+        return line.gpus if line.gpus > 1 else 4
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+        raise ValueError(f"ranks is a whole number, 1 or more, not {ranks!r}")
+    each, free = (100 if warm else 350), free_megabytes()
+    if ranks * each > free:
+        most = max(1, free // each)
+        raise ValueError(
+            f"{ranks} ranks need about {ranks * each} MB of memory, and {free} MB are"
+            f" free: ask for {most} or fewer"
+        )
+    return ranks
+
+
+def free_megabytes() -> int:
+    """Return the memory that is left, to the machine or to this container."""
+    free = psutil.virtual_memory().available
+    group = Path("/sys/fs/cgroup")
+    try:
+        most = int((group / "memory.max").read_text())
+        free = min(free, most - int((group / "memory.current").read_text()))
+    except (OSError, ValueError):  # no limit, or no such files
+        pass
+    return free // 2**20
+
+
+def command(path: Path, words: list[str], ranks: int, record: bool) -> str:
+    """Return what a person would type at the top of the course."""
+    script = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+    shown = [*words, "--record", "recording.jsonl"] if record else words
+    line = ["torchrun", "--standalone", "--nproc-per-node", str(ranks)]
+    return shlex.join([*line, str(script), *shown])
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the kernel's variables without what would mislead, loopback only."""
+    kept = {k: v for k, v in os.environ.items() if not MISLEADING.fullmatch(k)}
+    names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+        kept |= {variable: name for name in names}
+    return kept | {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"} | more

@@ -1,0 +1,101 @@
+"""What surrounds a script inside a rank: it dies with its parent and says why it failed.
+
+The script runs as if typed after `python`. Standard library only: a rank that starts
+from a fresh interpreter must not pay for anything else.
+"""
+
+import ctypes
+import faulthandler
+import json
+import os
+import runpy
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+BORN = dict(os.environ)
+PEER_LOST = ("closed by peer", "reset by peer", "connectFullMesh", "Broken pipe")
+PEER_LOST += ("Connection refused", "remote process exited", "Timed out waiting")
+PEER_LOST += ("NCCL", "DistNetworkError", "DistStoreError")
+
+
+def run_warm(order: dict) -> None:
+    """Run the script in a process forked from one that has imported torch."""
+    ours = {k: v for k, v in os.environ.items() if BORN.get(k) != v}
+    os.environ.clear()
+    os.environ.update(order["env"] | ours)
+    import torch
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    run(order["script"], order["args"], order["folder"])
+
+
+def run(script: str, args: list[str], folder: str) -> None:
+    """Run the script; leave its pid, and on failure the reason, in the folder."""
+    die_with_parent()
+    faulthandler.enable()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)
+    place = Path(folder, os.environ["RANK"])
+    write(place.with_suffix(".pid"), str(os.getpid()))
+    sys.argv = [script, *args]
+    sys.path[0] = str(Path(script).parent)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except BaseException as error:
+        fail(error, script, place)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    write(place.with_suffix(".done"), "")
+
+
+def fail(error: BaseException, script: str, place: Path) -> None:
+    """Write down the reason, print it, and end this process at once."""
+    told = traceback.TracebackException.from_exception(error)
+    own = [i for i, frame in enumerate(told.stack) if frame.filename == script]
+    told.stack = traceback.StackSummary.from_list(
+        frame
+        for frame in told.stack[own[0] if own else 0 :]
+        if "distributed/elastic/" not in frame.filename
+    )
+    code = 1
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(bool(error.code))
+        if isinstance(error.code, str):
+            sys.stderr.write(error.code + "\n")
+    text = "".join(told.format())
+    victim = any(sign in f"{type(error).__name__}: {error}" for sign in PEER_LOST)
+    if code:
+        reason = {"type": type(error).__name__, "message": str(error), "code": code}
+        reason |= {"traceback": text, "victim": victim, "time": time.time_ns()}
+        write(place.with_suffix(".failed"), json.dumps(reason))
+        if not isinstance(error, SystemExit):
+            sys.stderr.write(text)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if victim:  # let the launcher meet the rank that failed first
+        time.sleep(1)
+    if code:
+        os._exit(code)
+
+
+def write(path: Path, text: str) -> None:
+    """Put the whole text at path, or nothing."""
+    part = path.with_suffix(path.suffix + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when the one that started it ends."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    run(sys.argv[2], sys.argv[3:], sys.argv[1])

@@ -1,0 +1,120 @@
+"""The kernel's end of the pipe to its supervisor process."""
+
+import atexit
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+GRACE = 10.0  # seconds that a supervisor has to end its ranks
+
+_lock = threading.Lock()
+_server = None
+
+
+class Server:
+    """A supervisor process; it ends when this process does."""
+
+    def __init__(self):
+        from .launch import environment
+
+        self.folder = tempfile.mkdtemp(prefix="rs-")
+        self.pid = os.getpid()
+        self.log = Path(self.folder, "supervisor.log")
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-c"),
+                    "from ringside.supervisor import main; main()",
+                    self.folder,
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # the interrupt key is for the kernel
+                env=environment(PYTHONPATH=str(Path(__file__).parents[1])),
+            )
+        self.answers = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+        atexit.register(self.close)
+        self.gpus = self._answer(120)["gpus"]
+
+    def _listen(self) -> None:
+        for line in self.process.stdout:
+            self.answers.put(json.loads(line))
+        self.answers.put(None)
+
+    def _answer(self, seconds: float) -> dict:
+        """Return the next event, or end a supervisor that gives none."""
+        try:
+            event = self.answers.get(timeout=max(seconds, 0))
+        except queue.Empty:
+            event = None
+        if event is None:
+            said = self.log.read_text(errors="replace") if self.log.exists() else ""
+            self.close(0)
+            raise RuntimeError(f"the supervisor of the ranks is gone. {said[-2000:]}")
+        return event
+
+    def ask(self, order: dict, timeout: float) -> Iterator[dict]:
+        """Give each event of a run; stop the run if the caller goes away."""
+        last = time.monotonic() + timeout + 2 * GRACE
+        ended = False
+        try:
+            self._send(order)
+            while not ended:
+                event = self._answer(last - time.monotonic())
+                ended = "end" in event
+                yield event
+        finally:
+            if not ended:
+                self._stop()
+
+    def _send(self, order: dict) -> None:
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(order).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def _stop(self) -> None:
+        """End the run under way; end the supervisor too if that takes too long."""
+        last = time.monotonic() + GRACE
+        try:
+            self._send({"stop": True})
+            while "end" not in self._answer(last - time.monotonic()):
+                pass
+        except BaseException:
+            self.close(0)
+            raise
+
+    def close(self, grace: float = GRACE) -> None:
+        """End the supervisor, and with it every rank."""
+        if os.getpid() != self.pid:
+            return
+        atexit.unregister(self.close)
+        with suppress(OSError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(grace)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    """Give the supervisor of this kernel, one caller at a time; start it if need be."""
+    global _server
+    with _lock:
+        if _server is None or _server.process.poll() is not None:
+            if _server: _server.close(0)
+            _server = Server()
+        yield _server

@@ -1,0 +1,177 @@
+"""Add up one tensor per rank with a ring of messages; let torch check the sum.
+
+    torchrun --standalone --nproc-per-node 4 scripts/04_ring_all_reduce.py
+    torchrun --standalone --nproc-per-node gpu scripts/04_ring_all_reduce.py
+
+The first line needs no GPU; the second gives each GPU a rank. Then try:
+
+    --numel 10             a size that four ranks cannot share evenly
+    --record ring.jsonl    keep what every rank sent, one JSON object per line
+    --wire hasty           broken: adds the numbers before they have arrived
+    --wire blocking        broken: every rank sends, and none gets to receive
+
+The last line begins with "ok". The lesson: notebooks/04_ring_all_reduce.ipynb
+"""
+
+import argparse
+import gc
+import json
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import errors
+
+PIECE = 4 * 2**20  # bytes that travel while as many are added
+
+
+def scatter_reduce(rank, world_size, exchange):
+    """Each step: send one chunk right, add the one from the left to your own."""
+    for step in range(world_size - 1):
+        send = (rank - step) % world_size
+        recv = (send - 1) % world_size
+        exchange(send, add_to=recv)
+
+
+def allgather(rank, world_size, exchange):
+    """Each step: send one complete chunk right, keep the one from the left."""
+    for step in range(world_size - 1):
+        send = (rank + 1 - step) % world_size
+        recv = (send - 1) % world_size
+        exchange(send, keep_in=recv)
+
+
+def ring_all_reduce(tensor, rank, world_size, wire, note):
+    """Leave the sum over all ranks in tensor, on every rank."""
+    chunks = tensor.tensor_split(world_size)
+    pieces = 1 + tensor.nbytes // world_size // PIECE
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+
+    def exchange(send, add_to=None, keep_in=None):
+        recv = keep_in if add_to is None else add_to
+        note(chunks, "allgather" if add_to is None else "scatter-reduce", send, recv)
+        travelling = []
+        for out, own in zip(*(chunks[c].tensor_split(pieces) for c in (send, recv))):
+            arrived = own if add_to is None else torch.empty_like(own)
+            travelling.append((wire(out, right, arrived, left), arrived, own))
+            if len(travelling) == 2:  # add one piece while the next one travels
+                settle(*travelling.pop(0))
+        settle(*travelling.pop())
+
+    scatter_reduce(rank, world_size, exchange)
+    allgather(rank, world_size, exchange)
+    note(chunks, "done")
+
+
+def settle(requests, arrived, own):
+    """Wait for a piece, then add it, unless it was received in place."""
+    for request in requests:
+        request.wait()
+    if arrived is not own:
+        own += arrived
+
+
+def safe(outgoing, right, incoming, left):
+    """Begin to send and to receive, both at once; return what to wait for."""
+    send = dist.P2POp(dist.isend, outgoing, right)
+    recv = dist.P2POp(dist.irecv, incoming, left)
+    return dist.batch_isend_irecv([send, recv])
+
+
+def hasty(outgoing, right, incoming, left, begun=[]):
+    """Broken: begin both, but return nothing to wait for."""
+    begun.append((outgoing, incoming, safe(outgoing, right, incoming.zero_(), left)))
+    return []
+
+
+def blocking(outgoing, right, incoming, left):
+    """Broken: a send ends when its message is received, and every rank sends."""
+    dist.send(outgoing, right)
+    dist.recv(incoming, left)
+    return []
+
+
+def save_recording(path, header, events):
+    """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, events)
+    rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
+    if path and dist.get_rank() == 0:
+        part = Path(f"{path}.part")
+        part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
+        part.replace(path)
+    return rows
+
+
+def stop(message):
+    """End with one line, from rank 0, and exit code 2."""
+    if os.environ.get("RANK", "0") == "0":
+        sys.stderr.write(f"{Path(__file__).name}: {message}\n")
+    sys.exit(2)
+
+
+@errors.record
+def main():
+    parser = argparse.ArgumentParser(usage="see the top of this script")
+    parser.add_argument("--numel", type=int, default=16)
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--wire", choices=["safe", "hasty", "blocking"], default="safe")
+    parser.error = stop
+    args = parser.parse_args()
+    if "RANK" not in os.environ:
+        stop(f"try torchrun --standalone --nproc-per-node 4 {sys.argv[0]}")
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if args.numel < 0:
+        stop(f"--numel must be 0 or more, not {args.numel}")
+    if args.record and world_size > min(args.numel, 9):
+        stop("--record needs a number for each rank, and at most 9 ranks")
+
+    device, backend = torch.device("cpu"), "gloo"
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
+        device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, timeout=timedelta(minutes=1))
+    mine = torch.zeros(1, device=device)  # which chunk does torch give to whom?
+    dist.reduce_scatter(mine, [torch.full_like(mine, c) for c in range(world_size)])
+    events = []
+
+    def note(chunks, phase, send=None, recv=None):
+        event = {"step": len(events), "rank": rank, "phase": phase}
+        event["chunks"] = [int(chunk[:1].sum()) for chunk in chunks]
+        if phase != "done":
+            event |= {"send": send, "recv": recv, "bytes": chunks[send].nbytes}
+        events.append(event)
+
+    for dtype in (torch.bfloat16, torch.float32, torch.float64, torch.int64):
+        tensor = (torch.arange(args.numel, device=device) * (rank + 1) % 4).to(dtype)
+        if dtype == torch.int64:  # digits that tell whose numbers are in a sum
+            for c, chunk in enumerate(tensor.tensor_split(world_size)):
+                chunk.fill_((c + 1) * 10 ** (rank % 18))
+        expected = tensor.clone()
+        dist.all_reduce(expected)
+        events.clear()
+        ring_all_reduce(tensor, rank, world_size, globals()[args.wire], note)
+        if not torch.equal(tensor, expected):
+            i = (tensor != expected).nonzero()[0].item()
+            raise ValueError(f"number {i} is {tensor[i]}, torch says {expected[i]}")
+
+    events[-1]["torch"] = int(mine) // world_size
+    header = {"lesson": Path(__file__).stem, "ranks": world_size}
+    rows = save_recording(args.record, header, events)
+    if rank == 0:
+        print("rank  messages   bytes  complete first  torch would give")
+        for r in range(world_size):
+            *sends, done = [row for row in rows if row["rank"] == r]
+            first = sends[world_size - 1]["send"] if sends else 0
+            total = sum(event["bytes"] for event in sends)
+            print(f"{r:4}  {len(sends):8}  {total:6}  chunk {first}")
+        print(f"ok: on {world_size} ranks, the ring and dist.all_reduce agree")
+
+
+if __name__ == "__main__":
+    main()
+    gc.collect()  # what main leaves behind can keep the group alive
+    dist.destroy_process_group()
