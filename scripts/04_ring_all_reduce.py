@@ -134,8 +134,6 @@ def main():
         device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
         torch.cuda.set_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
-    mine = torch.zeros(1, device=device)  # which chunk does torch give to whom?
-    dist.reduce_scatter(mine, [torch.full_like(mine, c) for c in range(world_size)])
     events = []
 
     def note(chunks, phase, send=None, recv=None):
@@ -158,17 +156,21 @@ def main():
             i = (tensor != expected).nonzero()[0].item()
             raise ValueError(f"number {i} is {tensor[i]}, torch says {expected[i]}")
 
+    # which chunk does torch's own scatter-reduce leave on this rank?
+    mine = torch.zeros(1, device=device)
+    dist.reduce_scatter(mine, [torch.full_like(mine, c) for c in range(world_size)])
     events[-1]["torch"] = int(mine) // world_size
     header = {"lesson": Path(__file__).stem, "ranks": world_size}
     rows = save_recording(args.record, header, events)
     if rank == 0:
-        print("rank  messages   bytes  complete first  torch would give")
+        print("rank  messages  bytes sent  complete first  in torch")
         for r in range(world_size):
-            *sends, done = [row for row in rows if row["rank"] == r]
+            *sends, done = (event for event in rows if event["rank"] == r)
+            size = sum(event["bytes"] for event in sends)
             first = sends[world_size - 1]["send"] if sends else 0
-            total = sum(event["bytes"] for event in sends)
-            print(f"{r:4}  {len(sends):8}  {total:6}  chunk {first}")
-        print(f"ok: on {world_size} ranks, the ring and dist.all_reduce agree")
+            line = f"{r:4}  {len(sends):8}  {size:10}  {f'chunk {first}':>14}"
+            print(f"{line}  chunk {done['torch']}")
+        print(f"ok: {world_size} ranks, and the ring agrees with dist.all_reduce")
 
 
 if __name__ == "__main__":

@@ -1,2 +1,5 @@
-"""Ringside."""
-from .launch import torchrun
+"""What the notebooks import: it launches, draws and checks, and computes no lesson."""
+
+from .launch import Run, torchrun
+from .player import Picture, Player, film, still
+from .recording import check, load

@@ -1,3 +1,71 @@
-"""Reads what the ranks recorded."""
+"""Reads a recording and refuses a wrong one, naming the first mistake in it."""
+
 import json
-def read(path): return [json.loads(l) for l in open(path)]
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class WrongRecording(ValueError):
+    """A recording that no correct run can have left."""
+
+
+def load(name: str) -> list[dict]:
+    """Return the events of a recording in figures/, checked."""
+    return check(read(ROOT / "figures" / f"{name}.jsonl"))
+
+
+def read(path: Path) -> list[dict]:
+    """Return the events in a file; its first line, the header, only says whose."""
+    with open(path, encoding="utf-8") as lines:
+        header, *events = (json.loads(line) for line in lines)
+    if "lesson" not in header:
+        raise WrongRecording(f"{path} does not begin with a header")
+    return events
+
+
+def table(events: list[dict]) -> list[list[dict]]:
+    """Return the events as rows of steps and columns of ranks."""
+    steps = 1 + max(event["step"] for event in events)
+    rows = [[e for e in events if e["step"] == step] for step in range(steps)]
+    ranks = range(len(rows[0]))
+    for step, row in enumerate(rows):
+        if [e["rank"] for e in row] != list(ranks):
+            raise WrongRecording(f"step {step} does not have one event for each rank")
+    return rows
+
+
+def check(events: list[dict]) -> list[dict]:
+    """Return the events of a ring all-reduce if every message and sum is right."""
+    rows = table(events)
+    size = len(rows[0])
+    for step, row in enumerate(rows[:-1]):
+        for rank, event in enumerate(row):
+            before, after = event["chunks"], rows[step + 1][rank]["chunks"]
+            left = (rank - 1) % size
+            sent, recv = row[left]["send"], event["recv"]
+            if sent != recv:
+                raise WrongRecording(
+                    f"step {step}: rank {left} sent chunk {sent}, and rank {rank} took"
+                    f" it for chunk {recv}"
+                )
+            came = row[left]["chunks"][sent]
+            right = came + before[recv] * (event["phase"] == "scatter-reduce")
+            if after != [*before[:recv], right, *before[recv + 1 :]]:
+                raise WrongRecording(
+                    f"step {step}: rank {rank} had {before}, received {came} for chunk"
+                    f" {recv}, and then had {after}"
+                )
+    for event in rows[-1]:
+        for chunk, value in enumerate(event["chunks"]):
+            if missing := [r for r in range(size) if digit(value, r) != chunk + 1]:
+                raise WrongRecording(
+                    f"rank {event['rank']} ends with {value:0{size}} in chunk {chunk}:"
+                    f" the numbers of rank {missing[0]} are not in it once"
+                )
+    return events
+
+
+def digit(value: int, rank: int) -> int:
+    """Return what a rank gave to a sum: the chunk's number plus one, or 0."""
+    return value // 10**rank % 10

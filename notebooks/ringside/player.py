@@ -1,0 +1,89 @@
+"""Shows pictures in a notebook: stills that any reader sees, and a player with controls.
+
+A notebook that is not trusted yet, or a page without a kernel, hides most outputs. An
+image with its data inside survives everywhere, so that is the only form used here.
+"""
+
+import re
+from base64 import b64encode
+from html import escape
+
+import ipywidgets as widgets
+
+from . import ring
+
+
+def image(svg: str) -> str:
+    """Return HTML that shows an SVG as an image; its title is the text alternative."""
+    alt = re.search("<title>(.*?)</title>", svg, re.DOTALL)[1]
+    width = re.search(r' width="([\d.]+)"', svg)[1]
+    data = b64encode(svg.encode()).decode()
+    return (
+        f'<figure style="margin:0"><img alt="{alt}" style="max-width:100%" '
+        f'width="{width}" src="data:image/svg+xml;base64,{data}"></figure>'
+    )
+
+
+class Picture:
+    """A still or moving picture, shown when it is the last value of a cell."""
+
+    def __init__(self, svg: str):
+        self.svg = svg
+
+    def _repr_html_(self) -> str:
+        return image(self.svg)
+
+    def __repr__(self) -> str:
+        return re.search("<title>(.*?)</title>", self.svg, re.DOTALL)[1]
+
+
+def still(events: list[dict], step: int) -> Picture:
+    """Return the state after some steps, and the messages that led there."""
+    return Picture(ring.frame(events, step))
+
+
+def film(events: list[dict]) -> Picture:
+    """Return all states on one sheet."""
+    return Picture(ring.strip(events))
+
+
+class Player(widgets.VBox):
+    """Plays a recording: buttons, a slider and the arrow keys choose the step.
+
+    The parts are joined in the browser, so they work without a kernel too.
+    """
+
+    def __init__(self, events: list[dict]):
+        rows = ring.table(events)
+        last = len(rows) - 1
+        pictures = [image(ring.frame(events, step)) for step in range(last + 1)]
+        words = [ring.describe(rows, step) for step in range(last + 1)]
+        self.fallback = image(ring.strip(events)) if len(rows[0]) <= 5 else pictures[-1]
+        slider = widgets.IntSlider(
+            min=0, max=last, description="Step", tooltip="Step: arrow keys move it"
+        )
+        play = widgets.Play(min=0, max=last, interval=1400, tooltip="Play or pause")
+        steps = widgets.ToggleButtons(
+            options=[str(step) for step in range(last + 1)],
+            style={"button_width": "3.2em"},
+            tooltips=words,
+        )
+        stage = widgets.Stack(
+            [widgets.HTML(p) for p in pictures], selected_index=0
+        )
+        text = widgets.Stack([widgets.HTML(escape(w)) for w in words], selected_index=0)
+        self.joints = [
+            widgets.jslink((play, "value"), (slider, "value")),
+            widgets.jslink((slider, "value"), (steps, "index")),
+            widgets.jslink((slider, "value"), (stage, "selected_index")),
+            widgets.jslink((slider, "value"), (text, "selected_index")),
+        ]
+        super().__init__([widgets.HBox([play, slider]), steps, stage, text])
+        self.events = events
+
+    def __repr__(self) -> str:
+        return f"Player: {len(ring.table(self.events))} states"
+
+    def _repr_mimebundle_(self, **kwargs):
+        bundle = super()._repr_mimebundle_(**kwargs)
+        return bundle | {"text/html": self.fallback}
