@@ -1,5 +1,8 @@
 """What the notebooks import: it launches, draws and checks, and computes no lesson."""
 
+from . import check
+from .failure import RankFailed, RankTimeout
 from .launch import Run, torchrun
 from .player import Picture, Player, film, still
-from .recording import check, load
+from .recording import Notes, WrongRecording, load, verify
+from .simulate import Simulated, loopback, simulate

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .launch import ROOT, torchrun
 from .motion import animate
-from .recording import check, read
+from .recording import read, verify
 
 
 def main(names: list[str], folder: Path = ROOT / "figures") -> None:
@@ -16,7 +16,7 @@ def main(names: list[str], folder: Path = ROOT / "figures") -> None:
     for name in names or sorted(path.stem for path in folder.glob("*.jsonl")):
         path = folder / f"{name}.jsonl"
         torchrun(name, "--record", path, ranks=4, quiet=True)
-        picture = animate(check(read(path)))
+        picture = animate(verify(read(path)))
         path.with_suffix(".svg").write_text(picture, encoding="utf-8")
         print(f"{name}: recorded and drawn")
 

@@ -75,7 +75,9 @@ def hung(end: dict, ranks: int, timeout: float, script: Path) -> RankTimeout:
 
 def keep_log(stem: str, run) -> str:
     """Write down all that the ranks said, and return a line that says where."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ringside")
+    folder = Path(
+        os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ringside"
+    )
     path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{stem}.log"
     text = f"$ {run.command}\n"
     for rank, lines in run.lines.items():

@@ -54,7 +54,11 @@ def torchrun(
     interpreters, as with the command shown. timeout is in seconds.
     """
     path, words = find(script), [str(arg) for arg in args]
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
+    if (
+        isinstance(timeout, bool)
+        or not isinstance(timeout, int | float)
+        or timeout <= 0
+    ):
         raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
     with server() as line:
         ranks = how_many(ranks, line, warm)

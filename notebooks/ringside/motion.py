@@ -7,7 +7,7 @@ whose program knows none of them sees the end of the run.
 from collections import defaultdict
 from collections.abc import Iterator
 
-from .recording import check, digit, table
+from .recording import digit, table, verify
 from .ring import (
     NUMBERS,
     OUTLINE,
@@ -79,7 +79,7 @@ class Clock:
 
 def animate(events: list[dict]) -> str:
     """Return the whole run as one moving picture."""
-    rows = table(check(events))
+    rows = table(verify(events))
     stage, last = Stage(len(rows[0])), len(rows) - 1
     begin = [0.0, *(START + step * STEP for step in range(last))]
     total = begin[-1] + STEP * (last > 0) + END

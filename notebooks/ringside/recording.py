@@ -10,9 +10,20 @@ class WrongRecording(ValueError):
     """A recording that no correct run can have left."""
 
 
+class Notes(list):
+    """The recording of simulated ranks, in the form that scripts leave."""
+
+    def add(self, rank: int, chunks, phase="done", send=None, recv=None) -> None:
+        """Keep what a rank holds, and what it is about to send and to receive."""
+        step = sum(event["rank"] == rank for event in self)
+        held = [int(chunk[:1].sum()) for chunk in chunks]
+        event = {"step": step, "rank": rank, "phase": phase, "chunks": held}
+        self.append(event | {"send": send, "recv": recv})
+
+
 def load(name: str) -> list[dict]:
     """Return the events of a recording in figures/, checked."""
-    return check(read(ROOT / "figures" / f"{name}.jsonl"))
+    return verify(read(ROOT / "figures" / f"{name}.jsonl"))
 
 
 def read(path: Path) -> list[dict]:
@@ -26,7 +37,8 @@ def read(path: Path) -> list[dict]:
 
 def table(events: list[dict]) -> list[list[dict]]:
     """Return the events as rows of steps and columns of ranks."""
-    steps = 1 + max(event["step"] for event in events)
+    events = sorted(events, key=lambda event: (event["step"], event["rank"]))
+    steps = 1 + events[-1]["step"]
     rows = [[e for e in events if e["step"] == step] for step in range(steps)]
     ranks = range(len(rows[0]))
     for step, row in enumerate(rows):
@@ -35,7 +47,7 @@ def table(events: list[dict]) -> list[list[dict]]:
     return rows
 
 
-def check(events: list[dict]) -> list[dict]:
+def verify(events: list[dict]) -> list[dict]:
     """Return the events of a ring all-reduce if every message and sum is right."""
     rows = table(events)
     size = len(rows[0])
@@ -58,10 +70,14 @@ def check(events: list[dict]) -> list[dict]:
                 )
     for event in rows[-1]:
         for chunk, value in enumerate(event["chunks"]):
-            if missing := [r for r in range(size) if digit(value, r) != chunk + 1]:
+            times = [digit(value, r) / (chunk + 1) for r in range(size)]
+            missing = [r for r in range(size) if times[r] == 0]
+            wrong = missing or [r for r in range(size) if times[r] != 1]
+            if wrong:
                 raise WrongRecording(
                     f"rank {event['rank']} ends with {value:0{size}} in chunk {chunk}:"
-                    f" the numbers of rank {missing[0]} are not in it once"
+                    f" {'missing' if missing else 'not once'} are the numbers of"
+                    f" rank {' and '.join(map(str, wrong))}"
                 )
     return events
 

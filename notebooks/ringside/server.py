@@ -115,6 +115,7 @@ def server() -> Iterator[Server]:
     global _server
     with _lock:
         if _server is None or _server.process.poll() is not None:
-            if _server: _server.close(0)
+            if _server:
+                _server.close(0)
             _server = Server()
         yield _server

@@ -1,0 +1,113 @@
+"""Checks a learner's answers: a wrong one gets the name of its mistake."""
+
+from collections.abc import Callable
+
+import torch
+
+from .simulate import simulate
+
+TODO = "your turn: replace the ... above, then run this cell again"
+
+
+def say(mistake: str | None, right: str) -> None:
+    """Print one line: what is right about an answer, or what is wrong with it."""
+    if mistake == TODO:
+        print(TODO)
+    else:
+        print(f"not yet: {mistake}" if mistake else f"right: {right}")
+
+
+def five_ranks(chunk: int, messages: int, bytes_sent: int) -> None:
+    """Check three predictions: five ranks, 100 bytes, the place of rank 3."""
+    if ... in (chunk, messages, bytes_sent):
+        say(TODO, "")
+        return
+    wrong_chunk = {
+        3: "chunk 3 is what torch's reduce_scatter hands to rank 3; the ring ends one"
+        " further on",
+        2: "chunk 2 is complete on rank 1: rank r ends with chunk r + 1, not r - 1",
+    }
+    wrong_messages = {
+        4: "4 messages are one phase; allgather needs as many again",
+        10: "10 would be N steps in each phase; the last one brings nothing new",
+        5: "5 would be N steps of one phase: it is N - 1 steps, twice",
+    }
+    wrong_bytes = {
+        80: "80 bytes are one phase; allgather sends as many again",
+        800: "800 is 8 messages of 100 bytes, but a message is one chunk: 20 bytes",
+        200: "200 would be 10 messages of 20 bytes: count the messages again",
+        100: "100 is the size of the gradient: 8 messages of 20 bytes are more",
+    }
+    mistake = None
+    if chunk != 4:
+        mistake = wrong_chunk.get(chunk, f"rank 3 does not end phase one with {chunk}")
+    elif messages != 8:
+        mistake = wrong_messages.get(messages, f"{messages} messages is not right")
+    elif bytes_sent != 160:
+        mistake = wrong_bytes.get(bytes_sent, f"{bytes_sent} bytes is not right")
+    say(mistake, "chunk 4, 8 messages, 160 bytes")
+
+
+def ring_broadcast(program: Callable) -> None:
+    """Check a program that passes rank 0's tensor round the ring."""
+    say(broadcast_mistake(program), "all ranks hold it, and each link is used once")
+
+
+def broadcast_mistake(program: Callable) -> str | None:
+    """Return what is wrong with a ring broadcast, or None."""
+    for size in (1, 2, 4, 5):
+        grads = [torch.full((3,), 10**rank) for rank in range(size)]
+        try:
+            done = simulate(program, grads)
+        except TimeoutError as error:
+            return f"with {size} ranks, {error}"
+        except Exception as error:  # noqa: BLE001 it is the learner's
+            return f"with {size} ranks, it raised {type(error).__name__}: {error}"
+        if done.grads[0].tolist() != [1, 1, 1]:
+            return f"with {size} ranks, rank 0 no longer holds its own numbers"
+        for rank, grad in enumerate(done.grads):
+            if grad.tolist() == [10**rank] * 3 and rank:
+                if sum(done.messages) == 0:
+                    return TODO
+                return (
+                    f"with {size} ranks, rank {rank} still holds its own numbers: it"
+                    " must change grad itself, as in grad.copy_(...)"
+                )
+            if grad.tolist() != [1, 1, 1]:
+                return f"with {size} ranks, rank {rank} holds {grad.tolist()}"
+        if done.messages[0] > 1:
+            return "rank 0 sends to everyone: a boss again. It may send once"
+        if sum(done.messages) > size - 1:
+            return f"with {size} ranks, the last one sends too, to a rank that knows"
+    return None
+
+
+def uneven_chunks(bounds: Callable) -> None:
+    """Check a function that cuts numel numbers into one chunk for each rank."""
+    say(bounds_mistake(bounds), "nothing lost, nothing twice, sizes differ by 1 at most")
+
+
+def bounds_mistake(bounds: Callable) -> str | None:
+    """Return what is wrong with (start, end) pairs for chunks, or None."""
+    for numel, size in ((8, 4), (10, 4), (3, 4), (0, 2), (7, 1), (100, 7)):
+        case = f"bounds({numel}, {size})"
+        try:
+            pairs = bounds(numel, size)
+            if pairs is None or pairs is ...:
+                return TODO
+            pairs = [(int(start), int(end)) for start, end in pairs]
+        except Exception as error:  # noqa: BLE001 it is the learner's
+            return f"{case} raised {type(error).__name__}: {error}"
+        if len(pairs) != size:
+            return f"{case} gave {len(pairs)} chunks for {size} ranks"
+        seen = [i for start, end in pairs for i in range(start, end)]
+        if lost := sorted(set(range(numel)) - set(seen)):
+            return f"{case} leaves out number {lost[0]}: it would never be added"
+        if len(seen) > numel:
+            return f"{case} has a number in two chunks: it would be added twice"
+        if seen != list(range(numel)):
+            return f"{case} has the numbers out of order"
+        sizes = [end - start for start, end in pairs]
+        if max(sizes) - min(sizes) > 1:
+            return f"{case} has chunks of {sizes}: the largest sets the pace"
+    return None
