@@ -5,4 +5,4 @@ from .failure import RankFailed, RankTimeout
 from .launch import Run, torchrun
 from .player import Picture, Player, film, still
 from .recording import Notes, WrongRecording, load, verify
-from .simulate import Simulated, loopback, simulate
+from .mailboxes import Simulated, loopback, simulate

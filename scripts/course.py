@@ -1,0 +1,488 @@
+#!/usr/bin/env python3
+"""Start Ringside, the course on data-parallel PyTorch.
+
+    python3 scripts/course.py lab       install what is needed, open JupyterLab
+    python3 scripts/course.py test      run every test, every script, every notebook
+    python3 scripts/course.py doctor    say what this machine can run
+
+`lab` and `test` make the folder .venv once, and start quickly from then on. What
+stands behind `lab` is passed on to JupyterLab, what stands behind `test` to pytest,
+which counts paths from the folder of the course:
+
+    python3 scripts/course.py lab --no-browser --port 9999
+    python3 scripts/course.py test tests/test_course.py -k "half made"
+
+Add --here to use the Python that runs course.py, with the packages it has, instead
+of .venv (JupyterHub, Colab, a cluster's own torch). Then nothing is installed.
+"""
+
+import contextlib
+import errno
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from datetime import timedelta
+from importlib import metadata  # new in Python 3.8
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NEEDS = ROOT / "requirements.txt"
+EXACT = ROOT / "tests" / "constraints.txt"
+TOOLS = ("pytest", "ruff", "playwright")  # what `test` needs beside requirements.txt
+OLDEST = (3, 11)
+PYTHON = "{}.{}".format(*sys.version_info)
+GB = 1e9
+
+
+class CourseError(Exception):
+    """The reason why course.py can't go on, in one sentence."""
+
+
+class UnreachableError(CourseError):
+    """As above, before anything was changed."""
+
+
+def main(argv):
+    """Do what the command line asks; the result is the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # for any path in any locale
+    words = [word for word in argv if word != "--here"]
+    if not words or "-h" in words or "--help" in words:
+        print(__doc__.strip())
+        return 0
+    command, extra, here = words[0], words[1:], "--here" in argv
+    try:
+        if sys.version_info[:2] < OLDEST:
+            this = f"{platform.python_version()} ({sys.executable})"
+            raise CourseError(f"Python 3.11 or newer is needed; this is {this}.")
+        if os.name == "nt":
+            raise CourseError("the course does not run on native Windows: use WSL2.", 2)
+        if command not in ("lab", "test", "doctor"):
+            raise CourseError(
+                f"{command!r} is no command: type lab, test or doctor.", 2
+            )
+        if command == "lab" and os.geteuid() == 0 and "--allow-root" not in extra:
+            raise CourseError(
+                "JupyterLab does not run as root: start it as an ordinary user, or "
+                "add --allow-root if nobody else uses this machine."
+            )
+        tools = TOOLS if command == "test" else ()
+        installed = here or any(complete(venv, tools) for venv in places())
+        if not here and (installed or command != "doctor"):
+            inside(tools, command, extra)
+        if command == "doctor":
+            return doctor(installed)
+        lacking = missing(tools)
+        if lacking:
+            add = shlex.join([sys.executable, "-m", "pip", "install", *lacking])
+            raise CourseError(
+                f"this Python lacks {', '.join(lacking)}; to add it: {add}"
+            )
+        return lab(extra) if command == "lab" else test(extra)
+    except CourseError as stop:
+        reason, code = (*stop.args, 1)[:2]
+    except OSError as error:
+        reason, code = full_disk() if error.errno == errno.ENOSPC else error, 1
+    except KeyboardInterrupt:
+        reason, code = "stopped; an unfinished installation begins anew next time.", 130
+    print(f"course.py: {reason}", file=sys.stderr)
+    return code
+
+
+def say(line):
+    print(line, flush=True)
+
+
+# ---- The environment -------------------------------------------------------------
+
+
+def inside(tools, command, extra):
+    """Become the same command, run by the Python of a complete environment."""
+    whole = [venv for venv in places() if complete(venv, tools)]
+    venv = whole[0] if whole else writable()
+    python = str(venv / "bin" / "python")
+    for name in ("PYTHONHOME", "PYTHONPATH"):
+        os.environ.pop(name, None)
+    path = f"{venv / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    os.environ.update(VIRTUAL_ENV=str(venv), PATH=path, PYTHONUTF8="1", PIP_USER="0")
+    os.environ.update(UV_HTTP_TIMEOUT="20", UV_HTTP_RETRIES="1")
+    if not whole:
+        make(venv, python, tools)
+    again = [str(ROOT / "scripts" / "course.py"), command, "--here", *extra]
+    os.execv(python, [python, *again])
+
+
+def places():
+    """Where the environment may be: in the checkout, or in the user's cache folder."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    name = "venv-" + hashlib.sha256(os.fsencode(ROOT)).hexdigest()[:8]
+    return [ROOT / ".venv", Path(cache) / "ringside" / name]
+
+
+def writable():
+    """The first place where an environment can be made."""
+    for venv in places():
+        try:
+            venv.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
+        if os.access(venv, os.W_OK):
+            return venv
+        say(f"{venv} can't be written")
+    raise CourseError("there is no folder to install in: name one in XDG_CACHE_HOME.")
+
+
+def stamp():
+    """What a complete environment has written in its file `ringside`."""
+    files = NEEDS.read_bytes() + EXACT.read_bytes()
+    return f"Python {PYTHON} {hashlib.sha256(files).hexdigest()}"
+
+
+def complete(venv, tools):
+    """Whether an environment has all that the files of the course now ask."""
+    try:
+        same = (venv / "ringside").read_text() == stamp()
+    except OSError:
+        return False
+    site = venv / "lib" / f"python{PYTHON}" / "site-packages"
+    python = (venv / "bin" / "python").exists()  # or its target has gone
+    return same and python and not missing(tools, [str(site)])
+
+
+def make(venv, python, tools):
+    """Make the environment complete, or mend it."""
+    if not all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")):
+        raise CourseError(
+            "this Python lacks its venv module: install it (on Debian and Ubuntu: sudo "
+            "apt install python3-venv) and start again, or use --here."
+        )
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # end pip, then this process
+    unfinished = venv / "unfinished"
+    with alone_in(venv):
+        if complete(venv, tools):
+            return  # another course.py made it while this one waited
+        say(f"Making the environment {venv}")
+        if unfinished.exists() or not same_python(python):
+            clear(venv)
+            unfinished.touch()
+            base = getattr(sys, "_base_executable", sys.executable)
+            run(base, "-m", "venv", "--without-pip", str(venv))
+        try:
+            run(python, "-m", "ensurepip", "--default-pip")
+            install(python, tools)
+            run(python, "-c", "import " + ", ".join(name for name, _ in floors()))
+        except UnreachableError:
+            raise
+        except CourseError:
+            unfinished.touch()  # perhaps damaged: the next run makes it anew
+            raise
+        (venv / "ringside").write_text(stamp())
+        unfinished.unlink(missing_ok=True)
+
+
+def same_python(python):
+    """Whether an environment has a Python that runs, of the version that runs here."""
+    ask = "import sys; print('{}.{}'.format(*sys.version_info))"
+    try:
+        told = subprocess.check_output([python, "-c", ask], stderr=subprocess.DEVNULL)
+        return told.decode().strip() == PYTHON
+    except (OSError, subprocess.CalledProcessError):
+        return False
+
+
+@contextlib.contextmanager
+def alone_in(folder):
+    """Hold a lock, which ends with this process and the installers that it started."""
+    import fcntl
+
+    lock = os.open(folder, os.O_RDONLY)
+    os.set_inheritable(lock, True)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say("Another course.py is installing here: waiting for it")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def clear(folder):
+    """Empty a folder; the mark that it is unfinished goes last."""
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == "unfinished"):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def install(python, tools):
+    """Install the packages, with pip's own progress on the screen."""
+    pip = (python, "-m", "pip", "install", "-c", str(EXACT))
+    size = "0.3 GB to download, 1.3 GB on disk"
+    if sys.platform == "linux" and not cpu_torch(python, *pip):
+        size = "3 GB to download, 7 GB on disk, as torch comes with CUDA"
+    say(f"Installing the packages of the course: {size}")
+    run(*pip, "-r", str(NEEDS), *tools, stdout=None)
+
+
+def cpu_torch(python, *pip):
+    """Have torch come without CUDA where no GPU is; the result says whether it does."""
+    if nvidia():
+        return False
+    say("Asking pip what comes with torch")
+    report = json.loads(run(*pip, "--quiet", "--dry-run", "--report", "-", "torch"))
+    names = [package["metadata"]["name"].lower() for package in report["install"]]
+    if not any(name.startswith(("nvidia-", "cuda-", "triton")) for name in names):
+        return True
+    say("No NVIDIA GPU is here: trying for torch without CUDA, 0.2 GB")
+    uv = (python, "-m", "uv", "pip", "install", "--python", python, "-c", str(EXACT))
+    try:
+        run(*pip, "--quiet", "uv")
+        run(*uv, "--no-deps", "--torch-backend", "cpu", "torch", stderr=None)
+    except CourseError:
+        say("Only torch with CUDA can be reached from here")
+        return False
+    return True
+
+
+def nvidia():
+    return os.path.exists("/proc/driver/nvidia") or bool(shutil.which("nvidia-smi"))
+
+
+def run(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE):
+    """What a step printed; if it fails, an error that says why."""
+    how = {"close_fds": False, "start_new_session": True, "errors": "replace"}
+    child = subprocess.Popen(command, stdout=stdout, stderr=stderr, **how)
+    try:
+        out, err = child.communicate()
+    except BaseException:
+        for number in (signal.SIGINT, signal.SIGKILL):  # pip tidies up, all others end
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.killpg(child.pid, number)
+                child.communicate(timeout=5)
+        raise
+    if child.returncode:
+        raise why((out or "") + (err or ""))
+    return out
+
+
+def why(text):
+    """An error with the reason why a step failed, found in what the step wrote."""
+    machine = f"Python {PYTHON} on {platform.system()} {platform.machine()}"
+    if re.search("No space left|Errno 28|ENOSPC", text):
+        return CourseError(full_disk())
+    if re.search(r"Retrying \(|Could not fetch|[Cc]onnection|timed out", text):
+        return UnreachableError("pip can't reach its package index: check the network.")
+    if re.search("No matching distribution|conflicting dependencies", text):
+        return UnreachableError(
+            f"pip finds no packages for {machine}: the course needs Linux or macOS 14 "
+            "on Apple silicon, and an index that pip can see (pip config list)."
+        )
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no word"]
+    told = next((line for line in lines if line.startswith("ERROR:")), lines[-1])
+    return CourseError(f"could not install for {machine}: {told}")
+
+
+def full_disk():
+    folders = [p for p in (*places(), ROOT, Path(tempfile.gettempdir())) if p.exists()]
+    free, folder = min((shutil.disk_usage(path).free, path) for path in folders)
+    return f"the disk is full ({free / GB:.1f} GB left in {folder}): make room."
+
+
+def floors():
+    """The names and least versions in requirements.txt."""
+    return re.findall(r"^([\w-]+)>=([\d.]+)", NEEDS.read_text(), flags=re.M)
+
+
+def missing(tools=(), path=None):
+    """What is asked for and not in this Python, or in the folders of a path."""
+    lacking, where = [], {"path": path} if path else {}
+    for name, floor in [*floors(), *((tool, "0") for tool in tools)]:
+        have = next(iter(metadata.distributions(name=name, **where)), None)
+        if not have or numbers(have.version) < numbers(floor):
+            lacking.append(name if floor == "0" else f"{name}>={floor}")
+    return lacking
+
+
+def numbers(version):
+    return [int(n) for n in re.match(r"\d+(\.\d+)*", version)[0].split(".")]
+
+
+# ---- lab and test ----------------------------------------------------------------
+
+
+def lab(extra):
+    """Become JupyterLab (on loopback, with a token, as it is) at the first lesson."""
+    lessons = sorted(ROOT.glob("notebooks/[0-9][0-9]_*.ipynb"))
+    first = f"notebooks/{lessons[0].name}" if lessons else "README.md"
+    os.chdir(ROOT)
+    start = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}"]
+    os.execv(start[0], [*start, f"--LabApp.default_url=/lab/tree/{first}", *extra])
+
+
+def test(extra):
+    """Run pytest; the result is its exit code."""
+    import pytest
+
+    os.chdir(ROOT)
+    sys.path[0] = str(ROOT)  # as with python -m pytest
+    start, count = time.monotonic(), Count()
+    code = int(pytest.main(extra, plugins=[count]))
+    minutes, seconds = divmod(round(time.monotonic() - start), 60)
+    say(f"Ran and passed: {count}; it took {minutes} min {seconds} s")
+    return code
+
+
+class Count:
+    """A pytest plugin that counts what ran and passed."""
+
+    def __init__(self):
+        self.passed, self.failed = set(), set()
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed or (report.passed and report.when == "call"):
+            (self.failed if report.failed else self.passed).add(report.nodeid)
+
+    def __str__(self):
+        """A script counts when a test with "script" and its name in the id passed."""
+        cells = {test for test in self.passed if ".ipynb::" in test}
+        green, red = ({t.split("::")[0] for t in s} for s in (cells, self.failed))
+        tests = [test for test in self.passed - cells if "script" in test]
+        stems = [path.stem for path in ROOT.glob("scripts/[0-9][0-9]_*.py")]
+        scripts = [stem for stem in stems if any(stem in test for test in tests)]
+        lessons = len(green - red)
+        return f"lessons {lessons}, scripts {len(scripts)}, cells {len(cells)}"
+
+
+# ---- doctor ----------------------------------------------------------------------
+
+
+def doctor(installed):
+    """Print what this machine can run; the result is 0 if that is every lesson."""
+    lacking = missing() if installed else [name for name, _ in floors()]
+    rows, faults, free, gpus, torch = {}, [], memory(), 0, None
+    disk = shutil.disk_usage(ROOT).free
+    rows["machine"] = (
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
+        f"{free / GB:.1f} GB of memory free, {disk / GB:.1f} GB of disk free"
+    )
+    rows["Python"] = f"{platform.python_version()} in {sys.prefix}"
+    if not installed:
+        line = shlex.join(["python3", os.path.relpath(__file__), "lab"])
+        faults.append(f"The course is not installed yet, or not whole: run {line}")
+    elif lacking:
+        line = shlex.join([sys.executable, "-m", "pip", "install", *lacking])
+        faults.append(f"Packages are missing: run {line}")
+    else:
+        have = [f"{name} {metadata.version(name)}" for name, _ in floors()]
+        rows["packages"] = ", ".join(have)
+        try:
+            import torch
+
+            gpus = torch.cuda.device_count()
+        except Exception as error:
+            faults.append(f"torch does not load ({error}): remove .venv and run lab.")
+    if gpus:
+        rows["GPUs"] = f"{gpus}, {torch.cuda.get_device_name(0)}"
+    elif nvidia():
+        rows["GPUs"] = "none that torch can use: it has no CUDA, or the driver is old"
+    else:
+        rows["GPUs"] = "none, and none is needed"
+    backend, ranks, where = plan(gpus, free)
+    rows["each lesson"] = f"{ranks} ranks on {where}, with {backend}"
+    if free < 1.5 * GB:
+        faults.append("Memory is short: close programs until 1.5 GB are free.")
+    try:
+        rows["loopback"] = f"127.0.0.1 answers, port {loopback()} is free"
+        if torch:
+            seconds = all_reduce(backend)
+            rows["all-reduce"] = f"two ranks found 1 + 2 = 3 in {seconds:.1f} s"
+    except Exception as error:
+        told = (str(error).strip() or repr(error)).splitlines()[-1]
+        faults.append(
+            f"Two processes can't talk over 127.0.0.1 ({told}): bring the loopback "
+            "interface up, or let this sandbox use it."
+        )
+    for name, text in rows.items():
+        say(textwrap.fill(f"{name:13}{text}", 88, subsequent_indent=" " * 13))
+    for line in faults or ["Every lesson can run here."]:
+        say(textwrap.fill(line, 88, break_long_words=False, break_on_hyphens=False))
+    return 1 if faults else 0
+
+
+def plan(gpus, free):
+    """The backend, the number of ranks, and what they run on."""
+    if gpus >= 2:
+        return "nccl", gpus, "a GPU each"
+    if free < 3 * GB:
+        return "gloo", 2, "the CPU, as memory is short"
+    return "gloo", 4, "the CPU"
+
+
+def memory(root=Path("/")):
+    """The bytes left for new processes, on the machine and in each cgroup around."""
+    try:
+        text = (root / "proc/meminfo").read_text()
+        inside = (root / "proc/self/cgroup").read_text().partition("::/")[2].strip()
+    except OSError:  # macOS: all there is
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    left = [1024 * int(re.search(r"MemAvailable:\s+(\d+)", text)[1])]
+    for folder in (Path(inside), *Path(inside).parents):
+        with contextlib.suppress(OSError, ValueError):  # no file, or no limit: "max"
+            group = root / "sys/fs/cgroup" / folder
+            limit = int((group / "memory.max").read_text())
+            used = int((group / "memory.current").read_text())
+            cache = (group / "memory.stat").read_text().partition("inactive_file ")[2]
+            left.append(limit - used + int(cache.split()[0]))
+    return min(left)
+
+
+def loopback():
+    """A port that is free on 127.0.0.1, tried."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        socket.create_connection(door.getsockname(), timeout=5).close()
+        return door.getsockname()[1]
+
+
+def all_reduce(backend):
+    """The seconds after which two new processes agree that 1 + 2 = 3."""
+    from torch import multiprocessing
+
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.spawn(one_rank, (backend, f"{folder}/store"), nprocs=2)
+    return time.monotonic() - start
+
+
+def one_rank(rank, backend, path):
+    import torch
+    import torch.distributed as dist
+
+    how = {"rank": rank, "world_size": 2, "timeout": timedelta(seconds=30)}
+    dist.init_process_group(backend, store=dist.FileStore(path, 2), **how)
+    where = f"cuda:{rank}" if backend == "nccl" else "cpu"
+    number = torch.tensor(rank + 1, device=where)
+    dist.all_reduce(number)
+    assert number.item() == 3, f"1 + 2 became {number.item()}"
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,147 @@
+"""Tests the checkers of exercises: each wrong answer gets the name of its mistake."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from ringside import check
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+
+
+def solutions() -> list:
+    """Return each folded solution of each notebook, as (name, code)."""
+    found = []
+    for path in NOTEBOOKS:
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            folded = re.findall(
+                r"<summary>Solution</summary>\s+```python\n(.*?)```",
+                "".join(cell["source"]),
+                re.DOTALL,
+            )
+            found += [
+                (f"{path.stem}-{len(found) + i}", c) for i, c in enumerate(folded)
+            ]
+    return found
+
+
+@pytest.mark.parametrize(
+    "code", [c for _, c in solutions()], ids=[n for n, _ in solutions()]
+)
+def test_the_folded_solution_is_right(code, capsys):
+    exec(code, {"check": check})
+    assert capsys.readouterr().out.startswith("right: ")
+
+
+def test_there_is_a_solution_for_each_exercise():
+    for path in NOTEBOOKS:
+        text = path.read_text(encoding="utf-8")
+        exercises = len(re.findall(r"## Exercise \d", text))
+        assert 2 <= exercises <= 3
+        assert text.count("<summary>Solution</summary>") == exercises
+        assert text.count("<summary>Hint</summary>") == exercises
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((..., 8, 160), "your turn"),
+        ((3, 8, 160), "torch's reduce_scatter hands"),
+        ((2, 8, 160), "r + 1, not r - 1"),
+        ((0, 8, 160), "rank 3 does not end phase one with 0"),
+        ((4, 4, 160), "one phase"),
+        ((4, 10, 160), "N steps in each phase"),
+        ((4, 8, 80), "one phase"),
+        ((4, 8, 800), "a message is one chunk"),
+        ((4, 8, 160), "right: chunk 4, 8 messages, 160 bytes"),
+    ],
+)
+def test_five_ranks(answer, says, capsys):
+    check.five_ranks(*answer)
+    assert says in capsys.readouterr().out
+
+
+def nothing(rank, world_size, grad, send, recv): ...
+
+
+def boss(rank, world_size, grad, send, recv):
+    if rank == 0:
+        for other in range(1, world_size):
+            send(other, grad)
+    else:
+        grad.copy_(recv(0))
+
+
+def full_turn(rank, world_size, grad, send, recv):
+    if rank > 0:
+        grad.copy_(recv(rank - 1))
+    send((rank + 1) % world_size, grad)
+
+
+def own_name(rank, world_size, grad, send, recv):
+    if rank > 0:
+        grad = recv(rank - 1)
+    if rank < world_size - 1:
+        send(rank + 1, grad)
+
+
+def all_wait(rank, world_size, grad, send, recv):
+    grad.copy_(recv((rank - 1) % world_size))
+    send((rank + 1) % world_size, grad)
+
+
+def too_early(rank, world_size, grad, send, recv):
+    if rank < world_size - 1:
+        send(rank + 1, grad)
+    if rank > 0:
+        grad.copy_(recv(rank - 1))
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (nothing, "your turn"),
+        (boss, "a boss again"),
+        (full_turn, "the last one sends too"),
+        (own_name, "must change grad itself"),
+        (all_wait, "rank 0 waits for rank 0, which never sends"),
+        (too_early, "with 4 ranks, rank 2 holds [10, 10, 10]"),
+        (None, "TypeError"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_ring_broadcast(program, says, capsys, monkeypatch):
+    monkeypatch.setattr("ringside.mailboxes.PATIENCE", 0.1)
+    check.ring_broadcast(program)
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("bounds", "says"),
+    [
+        (lambda n, w: None, "your turn"),
+        (lambda n, w: [(0, n)], "gave 1 chunks for 4 ranks"),
+        (
+            lambda n, w: [(c * (n // w), (c + 1) * (n // w)) for c in range(w)],
+            "leaves out",
+        ),
+        (lambda n, w: [(0, n)] * w, "in two chunks"),
+        (
+            lambda n, w: [
+                (min(c * -(-n // w), n), min((c + 1) * -(-n // w), n)) for c in range(w)
+            ],
+            "the largest sets the pace",
+        ),
+        (
+            lambda n, w: [(c * n // w, (c + 1) * n // w) for c in reversed(range(w))],
+            "out of order",
+        ),
+        (lambda n, w: 1 / 0, "ZeroDivisionError"),
+    ],
+    ids=["nothing", "one", "floor", "twice", "ceil", "reversed", "raises"],
+)
+def test_uneven_chunks(bounds, says, capsys):
+    check.uneven_chunks(bounds)
+    assert says in capsys.readouterr().out

@@ -1,0 +1,592 @@
+"""The promises of scripts/course.py, each with a machine that breaks it."""
+
+import errno
+import fcntl
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Handed(BaseException):
+    """Stands for the process that course.py becomes."""
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """course.py in a checkout of its own, with an odd path, that installs nothing."""
+    root = tmp_path / "a course 课程"
+    for name in ("scripts/course.py", "tests/constraints.txt", "requirements.txt"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
+    spec = importlib.util.spec_from_file_location("course", root / "scripts/course.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.steps, module.fails = [], {}
+
+    def run(*command, **how):
+        """Note a step instead of doing it; a word in `fails` makes it fail."""
+        module.steps.append(" ".join(map(str, command[1:])))
+        for word, text in module.fails.items():
+            if word in module.steps[-1]:
+                raise text if isinstance(text, BaseException) else module.why(text)
+        if "venv" in command:
+            pretend(module, Path(command[-1]))
+        return json.dumps(
+            {"install": [{"metadata": {"name": n}} for n in module.brings]}
+        )
+
+    def execv(program, line):
+        raise Handed(line)
+
+    module.brings, module.real_run = ["torch", "numpy"], module.run
+    monkeypatch.setattr(module, "run", run)
+    monkeypatch.setattr(os, "execv", execv)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(module, "nvidia", lambda: False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return module
+
+
+def pretend(course, venv, *without):
+    """Lay out an environment whose Python is this one and whose packages are names."""
+    (venv / "bin").mkdir(parents=True, exist_ok=True)
+    python = venv / "bin/python"
+    python.exists() or python.symlink_to(sys.executable)
+    for name in {"torch", "jupyterlab", "ipywidgets", "matplotlib", "nbval"} | set(
+        course.TOOLS
+    ):
+        if name not in without:
+            info = venv / f"lib/python{course.PYTHON}/site-packages/{name}-99.dist-info"
+            info.mkdir(parents=True, exist_ok=True)
+            (info / "METADATA").write_text(f"Name: {name}\nVersion: 99\n")
+
+
+def start(course, *words):
+    """The command line that course.py becomes, or its exit code."""
+    try:
+        return course.main(list(words))
+    except Handed as handed:
+        return handed.args[0]
+
+
+def command(*words, python=sys.executable, **variables):
+    line = [python, str(ROOT / "scripts/course.py"), *words]
+    env = {**os.environ, **variables}
+    return subprocess.run(line, env=env, capture_output=True, text=True, cwd="/")
+
+
+def only_sentence(capsys):
+    """What stands on stderr: one line, no traceback."""
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("course.py: ")
+    return lines[0]
+
+
+# ---- The command line ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["lab", "-h"]])
+def test_help_names_the_three_commands_and_installs_nothing(course, capsys, words):
+    assert start(course, *words) == 0
+    shown = capsys.readouterr().out
+    assert all(f"course.py {name}" in shown for name in ("lab", "test", "doctor"))
+    assert course.steps == []
+
+
+def test_an_unknown_command_is_named(course, capsys):
+    assert start(course, "lap") == 2
+    assert "'lap'" in only_sentence(capsys)
+
+
+def test_an_old_python_is_told_which_one_is_needed(tmp_path):
+    """The file runs up to the check in Python 3.8, whose grammar ast knows."""
+    import ast
+
+    source = (ROOT / "scripts/course.py").read_text()
+    ast.parse(source, feature_version=(3, 8))
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, platform\n"
+        "class Old(tuple):\n"
+        "    major, minor, micro, releaselevel, serial = 3, 8, 18, 'final', 0\n"
+        "sys.version_info = Old((3, 8, 18, 'final', 0))\n"
+        "platform.python_version = lambda: '3.8.18'\n"
+    )
+    for words in (["lab"], ["test"], ["doctor"], ["lab", "--here"]):
+        done = command(*words, PYTHONPATH=str(tmp_path))
+        assert done.returncode == 1
+        assert "Python 3.11 or newer is needed; this is 3.8.18" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_native_windows_is_sent_to_wsl2(course, capsys, monkeypatch):
+    with monkeypatch.context() as windows:
+        windows.setattr(course, "os", SimpleNamespace(name="nt"))
+        code = start(course, "lab")
+    assert code == 2
+    assert "WSL2" in only_sentence(capsys)
+
+
+def test_root_is_told_what_to_do_before_anything_is_installed(
+    course, capsys, monkeypatch
+):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert start(course, "lab") == 1
+    assert "--allow-root" in only_sentence(capsys)
+    assert course.steps == []
+    assert start(course, "lab", "--allow-root")[-1] == "--allow-root"
+
+
+# ---- The environment -------------------------------------------------------------
+
+
+def test_first_start_makes_and_second_start_does_nothing(course):
+    line = start(course, "lab", "--port", "9 9")
+    venv = course.ROOT / ".venv"
+    assert line[0] == str(venv / "bin/python")
+    assert line[2:] == ["lab", "--here", "--port", "9 9"]
+    assert any("-r" in step and "constraints.txt" in step for step in course.steps)
+    assert not any("ruff" in step for step in course.steps)
+    course.steps.clear()
+    assert start(course, "lab") == [*line[:2], "lab", "--here"]
+    assert course.steps == []
+
+
+def test_what_tests_need_is_added_to_the_same_environment(course, monkeypatch):
+    start(course, "lab")
+    site = next(course.ROOT.glob(".venv/lib/*/site-packages"))
+    shutil.rmtree(site / "ruff-99.dist-info")
+    course.steps.clear()
+    start(course, "lab")
+    assert course.steps == []
+    start(course, "test")
+    assert course.steps[-2].endswith("pytest ruff playwright")
+    assert not any("venv" in step.split() for step in course.steps)
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "tests/constraints.txt"])
+def test_a_changed_file_installs_again_in_place(course, name):
+    start(course, "lab")
+    course.steps.clear()
+    with (course.ROOT / name).open("a") as file:
+        file.write("# changed\n")
+    start(course, "lab")
+    assert any("-r" in step for step in course.steps)
+    assert not any("venv" in step.split() for step in course.steps)
+
+
+def test_another_python_version_makes_it_anew(course):
+    start(course, "lab")
+    course.steps.clear()
+    course.PYTHON = "3.99"
+    start(course, "lab")
+    assert any("venv" in step.split() for step in course.steps)
+
+
+@pytest.mark.parametrize("hurt", ["python gone", "python dead", "package gone"])
+def test_a_damaged_environment_is_mended(course, hurt):
+    start(course, "lab")
+    venv = course.ROOT / ".venv"
+    if hurt == "package gone":
+        site = next(venv.glob("lib/*/site-packages"))
+        shutil.rmtree(site / "torch-99.dist-info")
+    else:
+        (venv / "bin/python").unlink()
+        target = "/nowhere/python" if hurt == "python gone" else "/dev/null"
+        (venv / "bin/python").symlink_to(target)
+        (venv / "ringside").unlink()
+    course.steps.clear()
+    assert start(course, "lab")[0] == str(venv / "bin/python")
+    assert any("-r" in step for step in course.steps)
+    rebuilt = any("venv" in step.split() for step in course.steps)
+    assert rebuilt == (hurt != "package gone")
+
+
+def test_half_made_environment_is_made_anew_by_the_next_run(course, capsys):
+    course.fails = {"-r ": KeyboardInterrupt()}
+    assert start(course, "lab") == 130
+    assert "next time" in only_sentence(capsys)
+    left = course.ROOT / ".venv/lib/half a package"
+    left.touch()
+    course.fails = {}
+    assert start(course, "lab")[2] == "lab"
+    assert not left.exists()
+
+
+def test_a_package_that_does_not_load_is_found_out(course, capsys):
+    course.fails = {"import torch": "OSError: libtorch.so: file too short"}
+    assert start(course, "lab") == 1
+    assert "file too short" in only_sentence(capsys)
+    course.fails = {}
+    course.steps.clear()
+    assert start(course, "lab")[2] == "lab"
+    assert any("venv" in step.split() for step in course.steps)
+
+
+def test_an_environment_made_by_hand_is_completed_and_kept(course):
+    pretend(course, course.ROOT / ".venv")
+    mine = course.ROOT / ".venv/mine"
+    mine.touch()
+    start(course, "lab")
+    assert mine.exists()
+
+
+NO_NAME = "WARNING: Retrying (Retry(total=4)): Failed to resolve 'nothing.invalid'"
+NO_TORCH = "ERROR: No matching distribution found for torch==2.13.0"
+NO_SPACE = (
+    "ERROR: Could not install packages due to an OSError: [Errno 28] No space left"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (NO_NAME, "check the network"),
+        (NO_TORCH, "macOS 14"),
+        (NO_SPACE, "disk is full"),
+    ],
+)
+def test_each_fault_of_pip_is_one_sentence_and_the_next_run_recovers(
+    course, capsys, text, words
+):
+    course.fails = {"-r ": text}
+    assert start(course, "test") == 1
+    assert words in only_sentence(capsys)
+    course.fails = {}
+    assert start(course, "test")[2] == "test"
+
+
+def test_without_network_a_working_environment_stays(course, capsys):
+    start(course, "lab")
+    mine = course.ROOT / ".venv/mine"
+    mine.touch()
+    with (course.ROOT / "requirements.txt").open("a") as file:
+        file.write("# changed\n")
+    course.fails = {"torch": NO_NAME}
+    assert start(course, "lab") == 1
+    course.fails = {}
+    start(course, "lab")
+    assert mine.exists()
+
+
+def test_a_disk_that_is_full_for_course_py_itself(course, capsys, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    assert start(course, "lab") == 1
+    assert "disk is full" in only_sentence(capsys)
+
+
+def test_python_without_venv_is_told_what_to_install(course, capsys, monkeypatch):
+    find = importlib.util.find_spec
+    hide = lambda name, *more: None if name == "ensurepip" else find(name, *more)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", hide)
+    assert start(course, "lab") == 1
+    assert "python3-venv" in only_sentence(capsys)
+    assert course.steps == []
+
+
+def test_a_read_only_checkout_uses_the_cache_folder(course, capsys, monkeypatch):
+    mkdir, access = Path.mkdir, os.access
+
+    def read_only(self, *words, **how):
+        if self == course.ROOT / ".venv":
+            raise OSError(errno.EROFS, "Read-only file system")
+        return mkdir(self, *words, **how)
+
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    monkeypatch.setattr(
+        os, "access", lambda p, how: Path(p).exists() and access(p, how)
+    )
+    line = start(course, "lab")
+    assert "/cache/ringside/venv-" in line[0]
+    assert f"{course.ROOT / '.venv'} can't be written" in capsys.readouterr().out
+    course.steps.clear()
+    assert start(course, "lab") == line
+    assert course.steps == []
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    shutil.rmtree(Path(line[0]).parents[1])
+    assert start(course, "lab") == 1
+    assert "XDG_CACHE_HOME" in only_sentence(capsys)
+
+
+def test_the_second_of_two_starts_waits_for_the_first(course, monkeypatch, capsys):
+    venv = course.ROOT / ".venv"
+    flock = fcntl.flock
+
+    def other_finishes(lock, how):
+        if how & fcntl.LOCK_NB:
+            raise BlockingIOError
+        pretend(course, venv)
+        (venv / "ringside").write_text(course.stamp())
+        flock(lock, how)
+
+    monkeypatch.setattr(fcntl, "flock", other_finishes)
+    assert start(course, "lab")[2] == "lab"
+    assert "waiting" in capsys.readouterr().out
+    assert course.steps == []
+
+
+def test_the_lock_is_held_until_the_installer_ends(course, tmp_path):
+    """Even when course.py itself has gone: its installer has the lock as well."""
+    line = [sys.executable, "-c", "input()"]
+    with course.alone_in(tmp_path):
+        child = subprocess.Popen(line, stdin=subprocess.PIPE, close_fds=False)
+    second = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    child.communicate(b"\n")
+    fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(second)
+
+
+def test_an_interrupt_ends_the_installer_and_its_children(
+    course, tmp_path, monkeypatch
+):
+    """The step starts a child that ignores the interrupt; neither is left."""
+    note = tmp_path / "pids"
+    step = (
+        "import os, signal, subprocess, sys, time\n"
+        "stay = 'import signal as s, time; s.signal(2, s.SIG_IGN); time.sleep(60)'\n"
+        "child = subprocess.Popen([sys.executable, '-c', stay])\n"
+        f"open({str(note)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        "time.sleep(60)\n"
+    )
+    real = subprocess.Popen.communicate
+
+    def interrupted(self, *words, timeout=None):
+        if timeout is None:
+            while not (note.exists() and len(note.read_text().split()) == 2):
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+        return real(self, *words, timeout=timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        course.real_run(sys.executable, "-c", step, stdout=subprocess.DEVNULL)
+    step, child = (Path("/proc") / pid for pid in note.read_text().split())
+    assert not step.exists()
+    for _ in range(500):  # an orphan is collected by whoever took it over
+        if not child.exists() or "\nState:\tZ" in (child / "status").read_text():
+            break
+        time.sleep(0.01)
+    else:
+        pytest.fail("the child is still running")
+
+
+# ---- torch without CUDA ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpu", "brings", "uv", "size", "asked"),
+    [
+        (False, ["torch", "numpy"], None, "0.3 GB", ["--dry-run"]),
+        (False, ["torch", "nvidia-cublas"], None, "0.3 GB", ["--dry-run", "uv pip"]),
+        (False, ["torch", "triton"], "dns error", "3 GB", ["--dry-run", "uv pip"]),
+        (True, ["torch", "nvidia-cublas"], None, "3 GB", []),
+    ],
+)
+def test_cuda_is_downloaded_only_for_a_gpu_or_for_want_of_another(
+    course, capsys, monkeypatch, gpu, brings, uv, size, asked
+):
+    monkeypatch.setattr(course, "nvidia", lambda: gpu)
+    course.brings = brings
+    course.fails = {"uv pip": uv} if uv else {}
+    start(course, "lab")
+    for word in ("--dry-run", "uv pip"):
+        assert any(word in step for step in course.steps) == (word in asked)
+    assert f": {size} to download" in capsys.readouterr().out
+    assert any("-r" in step for step in course.steps)
+
+
+def test_on_a_mac_pip_is_not_asked(course, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    start(course, "lab")
+    assert not any("--dry-run" in step for step in course.steps)
+
+
+# ---- --here, lab, test -----------------------------------------------------------
+
+
+def test_here_names_what_is_missing_and_installs_nothing(course, capsys):
+    (course.ROOT / "requirements.txt").write_text("nbval>=999\nno_such_thing>=1 # x\n")
+    assert start(course, "lab", "--here") == 1
+    said = only_sentence(capsys)
+    assert "lacks nbval>=999, no_such_thing>=1;" in said
+    assert f"{sys.executable} -m pip install 'nbval>=999' 'no_such_thing>=1'" in said
+    assert course.steps == []
+    assert not (course.ROOT / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("have", "floor", "enough"),
+    [
+        ("2.13.0+cpu", "2.11", True),
+        ("2.11.0a0+41361538.nv25.06", "2.11", True),
+        ("2.9.1", "2.11", False),
+        ("10.0", "9.5", True),
+    ],
+)
+def test_versions_compare_as_numbers(course, monkeypatch, have, floor, enough):
+    (course.ROOT / "requirements.txt").write_text(f"torch>={floor}\n")
+    found = [SimpleNamespace(version=have)]
+    monkeypatch.setattr(course.metadata, "distributions", lambda **_: found)
+    assert course.missing() == ([] if enough else [f"torch>={floor}"])
+
+
+def test_lab_opens_the_first_lesson_in_the_course_folder(course):
+    for name in ("10_later", "04_first", "a_note"):
+        (course.ROOT / f"notebooks/{name}.ipynb").parent.mkdir(exist_ok=True)
+        (course.ROOT / f"notebooks/{name}.ipynb").touch()
+    (course.ROOT / "requirements.txt").write_text("")
+    line = start(course, "lab", "--here", "--port", "9999")
+    assert line[:3] == [sys.executable, "-m", "jupyterlab"]
+    assert f"--ServerApp.root_dir={course.ROOT}" in line
+    assert "--LabApp.default_url=/lab/tree/notebooks/04_first.ipynb" in line
+    assert line[-2:] == ["--port", "9999"]
+    assert not any(
+        "ip=" in word or "token" in word or "root" in word for word in line[5:]
+    )
+
+
+def test_test_passes_its_words_on_and_counts_what_ran(course, tmp_path):
+    """A real pytest, in a process of its own, with one green and one red notebook."""
+    (course.ROOT / "requirements.txt").write_text("nbval>=0.1\n")
+    (course.ROOT / "notebooks").mkdir()
+    for name in ("04_ring", "05_red"):
+        (course.ROOT / f"scripts/{name}.py").touch()
+    (course.ROOT / "conftest.py").write_text(
+        "import pytest\n"
+        "class Book(pytest.File):\n"
+        "    def collect(self):\n"
+        "        for n in range(3):\n"
+        "            yield Cell.from_parent(self, name=f'Cell {n}')\n"
+        "class Cell(pytest.Item):\n"
+        "    def runtest(self):\n"
+        "        assert '05' not in self.nodeid or self.name != 'Cell 2'\n"
+        "def pytest_collect_file(parent, file_path):\n"
+        "    if file_path.suffix == '.ipynb':\n"
+        "        return Book.from_parent(parent, path=file_path)\n"
+    )
+    for name in ("04_ring", "05_red"):
+        (course.ROOT / f"notebooks/{name}.ipynb").touch()
+    (course.ROOT / "tests/test_scripts.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('name', ['04_ring', '05_red'])\n"
+        "def test_run(name): assert name == '04_ring'\n"
+        "def test_words(pytestconfig):\n"
+        "    assert pytestconfig.getoption('keyword') == 'run or Cell or words'\n"
+    )
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+    words = ["test", "--here", "-q", "-k", "run or Cell or words"]
+    line = [sys.executable, str(course.ROOT / "scripts/course.py"), *words]
+    done = subprocess.run(line, capture_output=True, text=True, cwd="/", env=env)
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith(
+        "Ran and passed: lessons 1, scripts 1, cells 5; it took 0 min"
+    )
+    assert done.returncode == 1
+    assert "2 failed, 7 passed" in done.stdout
+
+
+# ---- doctor ----------------------------------------------------------------------
+
+
+def test_doctor_says_in_one_screen_that_all_is_well():
+    done = command("doctor", "--here", LC_ALL="POSIX", MASTER_ADDR="nowhere.invalid")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert lines[-1] == "Every lesson can run here."
+    assert "two ranks found 1 + 2 = 3" in done.stdout
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 88
+
+
+def test_doctor_works_before_anything_is_installed(course, capsys):
+    assert start(course, "doctor") == 1
+    shown = capsys.readouterr().out
+    assert "lab" in shown.splitlines()[-1]
+    assert len(shown.splitlines()) <= 24
+    assert course.steps == []
+    assert not (course.ROOT / ".venv").exists()
+
+
+def test_doctor_says_what_each_fault_needs(course, capsys, monkeypatch):
+    def no_loopback():
+        raise OSError("Network is unreachable")
+
+    (course.ROOT / "requirements.txt").write_text("nbval>=999\n")
+    monkeypatch.setattr(course, "loopback", no_loopback)
+    monkeypatch.setattr(course, "memory", lambda: 1e9)
+    assert start(course, "doctor", "--here") == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Memory is short: close programs" in shown
+    assert "pip install 'nbval>=999'" in shown
+    assert "(Network is unreachable): bring the loopback interface up" in shown
+    assert "Every lesson" not in shown
+
+
+@pytest.mark.parametrize(
+    ("gpus", "free", "backend", "ranks"),
+    [
+        (0, 9e9, "gloo", 4),
+        (1, 9e9, "gloo", 4),
+        (0, 2e9, "gloo", 2),
+        (8, 2e9, "nccl", 8),
+    ],
+)
+def test_backend_and_ranks(course, gpus, free, backend, ranks):
+    assert course.plan(gpus, free)[:2] == (backend, ranks)
+
+
+def test_memory_respects_the_limits_of_every_cgroup_around(course, tmp_path):
+    def write(name, text):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n")
+    write("proc/self/cgroup", "0::/job/step\n")
+    assert course.memory(tmp_path) == 8000 * 1024
+    for group, limit in (("job/step", "max"), ("job", "5000")):
+        write(f"sys/fs/cgroup/{group}/memory.max", f"{limit}\n")
+        write(f"sys/fs/cgroup/{group}/memory.current", "3000\n")
+        write(f"sys/fs/cgroup/{group}/memory.stat", "anon 9\ninactive_file 700\nx 1\n")
+    assert course.memory(tmp_path) == 5000 - 3000 + 700
+
+
+# ---- The two files of requirements -----------------------------------------------
+
+
+def test_the_five_packages_have_a_floor_and_a_reason():
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    names = [line.split(">=")[0] for line in lines]
+    assert names == ["torch", "jupyterlab", "ipywidgets", "matplotlib", "nbval"]
+    assert all(len(line.partition("#")[2].split()) >= 3 for line in lines)
+
+
+def test_the_exact_set_is_exact_and_holds_for_every_platform(course):
+    text = (ROOT / "tests/constraints.txt").read_text()
+    pins = [line for line in text.splitlines() if not line.startswith("#")]
+    assert all(line.count("==") == 1 and not set(line) & set("+/@ ") for line in pins)
+    exact = dict(line.lower().split("==") for line in pins)
+    assert exact["torch"] == "2.13.0"
+    assert not any(name.startswith(("nvidia", "cuda", "triton")) for name in exact)
+    assert set(course.TOOLS) | {"uv"} <= set(exact)
+    for name, floor in course.floors():
+        assert course.numbers(exact[name]) >= course.numbers(floor)

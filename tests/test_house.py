@@ -1,0 +1,215 @@
+"""Holds the rooms of the course true to each other."""
+
+import ast
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+SCRIPTS = sorted((ROOT / "scripts").glob("[0-9]*.py"))
+STEMS = sorted({path.stem for path in [*NOTEBOOKS, *SCRIPTS]})
+HELPERS = sorted((ROOT / "notebooks" / "ringside").glob("*.py"))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def cells(path: Path, kind: str) -> list[str]:
+    """Return the sources of a notebook's cells of one kind."""
+    found = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in found if cell["cell_type"] == kind]
+
+
+def outputs(path: Path) -> list[dict]:
+    """Return all outputs of a notebook."""
+    found = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return [output for cell in found for output in cell.get("outputs", [])]
+
+
+def functions(source: str) -> dict[str, str]:
+    """Return the syntax tree of each function at the top of some code, by name."""
+    tree = ast.parse(source)
+    return {f.name: ast.dump(f) for f in tree.body if isinstance(f, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_lesson_is_whole(stem):
+    parts = {
+        f"notebooks/{stem}.ipynb": "the notebook that tells it",
+        f"scripts/{stem}.py": "the script that does it",
+        f"figures/{stem}.jsonl": "what the ranks recorded: python -m ringside",
+        f"figures/{stem}.svg": "the picture of that: python -m ringside",
+    }
+    missing = [f"{p} ({what})" for p, what in parts.items() if not (ROOT / p).exists()]
+    missing += [
+        f"a line in README.md for {p}"
+        for p in parts
+        if "figures" not in p and p not in README
+    ]
+    assert not missing, f"lesson {stem} still lacks " + ", ".join(missing)
+
+
+def test_figures_belong_to_lessons():
+    assert {path.stem for path in (ROOT / "figures").iterdir()} == set(STEMS)
+
+
+def test_the_top_level_holds_no_more_than_it_should():
+    named = {"README.md", "notebooks", "scripts", "figures", "requirements.txt"}
+    named |= {"tests", "LICENSE", "test-results"}
+    extra = [p.name for p in ROOT.iterdir() if p.name not in named]
+    assert [name for name in extra if not name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_twins_have_equal_functions(stem):
+    """A function that stands in a notebook and in its script is the same in both."""
+    code = "\n\n".join(cells(ROOT / "notebooks" / f"{stem}.ipynb", "code"))
+    told, done = (
+        functions(code),
+        functions((ROOT / "scripts" / f"{stem}.py").read_text()),
+    )
+    shared = set(told) & set(done)
+    assert shared, "the notebook shows no function of its script"
+    assert [name for name in sorted(shared) if told[name] != done[name]] == []
+
+
+def test_every_script_has_the_same_recorder_and_stop():
+    for name in ("save_recording", "stop"):
+        trees = {functions(path.read_text())[name] for path in SCRIPTS}
+        assert len(trees) == 1, f"{name} differs between scripts"
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_keeps_to_its_contract(path):
+    source = path.read_text(encoding="utf-8")
+    imported = imports(source)
+    assert imported <= {*sys.stdlib_module_names, "torch"}, (
+        "only torch and Python's own"
+    )
+    assert source.count("add_argument(") <= 3, "three flags at most"
+    assert len(source.splitlines()) <= 180
+    first = ast.get_docstring(ast.parse(source)).splitlines()[2].strip()
+    assert first == f"torchrun --standalone --nproc-per-node 4 scripts/{path.name}"
+    ending = source[source.index('if __name__ == "__main__":') :]
+    steps = [ending.index(part) for part in ("main()", "gc.collect()", "destroy")]
+    assert steps == sorted(steps), "main, then gc.collect, then destroy the group"
+
+
+def imports(source: str) -> set[str]:
+    """Return the names of the packages that some code imports."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("path", HELPERS, ids=lambda path: path.stem)
+def test_a_helper_is_small_and_has_a_name_of_its_own(path):
+    source = path.read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 250
+    assert path.stem.startswith("__") or path.stem not in sys.stdlib_module_names
+    assert "scripts" not in imports(source)
+
+
+def test_the_helper_computes_no_lesson():
+    """No function of a lesson stands in the helper under its own name."""
+    taught = {name for path in SCRIPTS for name in functions(path.read_text())}
+    helped = {name for path in HELPERS for name in functions(path.read_text())}
+    assert taught & helped <= {"main", "stop"}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_keeps_to_its_budget(path):
+    code, prose = cells(path, "code"), cells(path, "markdown")
+    lines = [len(source.splitlines()) for source in code]
+    words = sum(
+        len(re.sub("```.*?```", "", text, flags=re.DOTALL).split()) for text in prose
+    )
+    assert statistics.median(lines) <= 6
+    assert max(lines) <= 20
+    assert words <= 1800
+    assert len(code) + len(prose) <= 50
+    assert path.stat().st_size <= 120_000
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_reads_well(path):
+    kinds = [c["cell_type"] for c in json.loads(path.read_text())["cells"]]
+    assert "code" in kinds[:3], "code within the first three cells"
+    assert "code code code" not in " ".join(kinds), "no three code cells in a row"
+    title = cells(path, "markdown")[0].splitlines()[0]
+    assert title.startswith("# ") and title.endswith("?"), "the title is a question"
+    launched = [
+        c for c in cells(path, "code") if re.search(r"^\s*[!%]", c, re.MULTILINE)
+    ]
+    assert not launched, "`!` and `%%` hide failures: launch with torchrun(...)"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_picture_has_words_and_is_compared(path):
+    for output in outputs(path):
+        data = output.get("data", {})
+        assert not {"image/png", "image/jpeg"} & set(data), "nbval never compares these"
+        for tag in re.findall("<img[^>]*>", "".join(data.get("text/html", ""))):
+            assert re.search('alt="[^"]{20}', tag), f"no words for {tag[:60]}"
+    for text in cells(path, "markdown"):
+        for alt, target in re.findall(r"!\[(.*?)\]\((.*?)\)", text):
+            assert len(alt) > 20, f"no words for {target}"
+            assert (path.parent / target).exists()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "figures").glob("*.svg")), ids=str)
+def test_a_picture_is_small_and_calm(path):
+    svg = path.read_text(encoding="utf-8")
+    assert len(svg) <= 40_000
+    assert "<title>" in svg
+    assert "prefers-reduced-motion" in svg
+    assert max(float(s) for s in re.findall(r"([\d.]+)s [\w-]+ infinite", svg)) <= 12
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_making_a_lesson_again_changes_no_byte(stem, tmp_path):
+    for room in ("notebooks", "scripts", "figures"):
+        shutil.copytree(ROOT / room, tmp_path / room)
+    subprocess.run(
+        [sys.executable, "-m", "ringside", stem],
+        cwd=tmp_path / "notebooks",
+        check=True,
+        timeout=300,
+    )
+    for name in (
+        f"figures/{stem}.jsonl",
+        f"figures/{stem}.svg",
+        f"notebooks/{stem}.ipynb",
+    ):
+        same = (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
+        assert same, f"{name} is not what its script makes now"
+
+
+@pytest.mark.parametrize(
+    "how", [["check"], ["format", "--check"]], ids=lambda how: how[0]
+)
+def test_ruff_finds_nothing(how):
+    line = [sys.executable, "-m", "ruff", *how, "--no-cache", str(ROOT)]
+    found = subprocess.run(line, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
+
+
+def test_no_door_is_left_open():
+    """No pickle, shell or network door stands in what we ship."""
+    doors = ("shell=True", "weights_only=False", "os.system", "0.0.0.0", "allow_origin")
+    for path in [*SCRIPTS, *HELPERS, *NOTEBOOKS, ROOT / "scripts" / "course.py"]:
+        source = path.read_text(encoding="utf-8")
+        assert [door for door in doors if door in source] == [], path.name
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 120

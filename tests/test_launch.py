@@ -1,0 +1,574 @@
+"""The launcher, judged by the processes, files and sockets that it leaves."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+from jupyter_client.manager import KernelManager
+from ringside import failure, launch
+from ringside import server as servers
+from ringside.failure import RankFailed, RankTimeout
+from ringside.launch import torchrun
+
+ROOT = Path(__file__).parents[1]
+MARK = "RINGSIDE_TEST"  # every process of a test bears it in its environment
+ANOTHER = pytest.mark.skipif(
+    shutil.which("unshare") is None
+    or subprocess.run(["unshare", "-rmu", "true"], capture_output=True).returncode,
+    reason="this machine lets no test have a host name or a mount of its own",
+)
+
+BUSY = """
+import os, signal, sys, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+
+what, folder = sys.argv[1:]
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+dist.all_reduce(torch.ones(1))
+if what == "stubborn":
+    for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)
+Path(folder, f"ready-{rank}").touch()
+while what == "reduce":
+    dist.all_reduce(torch.ones(10000))
+while what == "print":
+    print("one of very many lines")
+    time.sleep(0.0001)
+if what == "recv":
+    dist.recv(torch.ones(1), (rank + 1) % size)
+time.sleep(600)
+"""
+
+WRONG = """
+import os, signal, sys, time
+import torch
+import torch.distributed as dist
+
+def misstep():
+    if what == "raise":
+        raise ValueError(f"a sum of {rank} is wrong")
+    if what == "exit":
+        sys.exit(3)
+    if what == "words":
+        sys.exit("rank, have some manners")
+    if what == "silent":
+        os._exit(4)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+what, who = sys.argv[1], int(sys.argv[2])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+if "stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for step in range(3):
+    if (step, rank) == (1, who):
+        misstep()
+    dist.all_reduce(torch.ones(10))
+    if "stubborn" in sys.argv:
+        time.sleep(60)
+"""
+
+
+class Place:
+    """A temporary folder and a cache of their own, and a mark on every process."""
+
+    def __init__(self, folder: Path):
+        self.mark = uuid.uuid4().hex
+        self.temp, self.cache = folder / "temp", folder / "cache"
+        self.temp.mkdir()
+        self.own = {MARK: self.mark, "TMPDIR": str(self.temp)}
+        self.own["XDG_CACHE_HOME"] = str(self.cache)
+        self.env = os.environ | self.own
+
+    def script(self, text: str, name: str = "small.py") -> str:
+        """Return the path of a script with this text."""
+        path = self.temp.with_name(name)
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    def processes(self) -> list[psutil.Process]:
+        """Return every living process with the mark, and the children of each."""
+        found = {}
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == self.mark:
+                    children = process.children(recursive=True)
+                    found |= {p.pid: p for p in (process, *children)}
+            except psutil.Error:
+                pass
+        return list(found.values())
+
+    def listening(self) -> list[str]:
+        """Return the address and the port of every socket that waits for callers."""
+        found = []
+        for process in self.processes():
+            try:
+                found += process.net_connections("inet")
+            except psutil.Error:
+                pass
+        return [":".join(map(str, c.laddr)) for c in found if c.status == "LISTEN"]
+
+    def files(self) -> list[str]:
+        """Return what is in the temporary folder, without the random names."""
+        found = (str(p.relative_to(self.temp)) for p in self.temp.rglob("*"))
+        return sorted(re.sub(r"(rs|pymp|listener)-\w+", r"\1", path) for path in found)
+
+    def until_gone(self, stays=frozenset(), files=(), begin=None) -> float:
+        """Return the seconds it took until only these processes and files were left."""
+        begin = begin or time.monotonic()
+        while time.monotonic() < begin + 60:
+            left = [p for p in self.processes() if p.pid not in stays]
+            if not left and self.files() == list(files):
+                return time.monotonic() - begin
+            time.sleep(0.05)
+        raise AssertionError(f"left behind: {left}, {self.files()}")
+
+
+class Kernel:
+    """A real kernel, whose supervisor is warm and idle."""
+
+    def __init__(self, folder: Path):
+        self.place = Place(folder)
+        self.script = self.place.script(BUSY)
+        self.manager = KernelManager(kernel_name="python3")
+        self.start()
+
+    def start(self) -> None:
+        """Start the kernel and its supervisor, and see what there is when idle."""
+        if self.manager.has_kernel:
+            self.manager.restart_kernel(now=True)
+        else:
+            self.manager.start_kernel(env=self.place.env, cwd=str(ROOT / "notebooks"))
+        self.client = self.manager.blocking_client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+        self.works()
+
+    def works(self) -> None:
+        """Run a lesson to its end, and note the processes and files that stay."""
+        self.send("from ringside.launch import torchrun")
+        assert self.reply()["status"] == "ok"
+        self.send("assert torchrun('04_ring_all_reduce', ranks=2).exit_codes[0] == 0")
+        answer = self.reply()
+        assert answer["status"] == "ok", answer
+        self.idle = {p.pid for p in self.place.processes()}
+        self.files = self.place.files()
+        kernel = psutil.Process(self.manager.provisioner.pid)
+        (self.supervisor,) = kernel.children()
+        ports = [c for p in self.supervisor.children() for c in p.net_connections()]
+        ports += self.supervisor.net_connections("inet")
+        assert not [c for c in ports if c.status == "LISTEN"]
+
+    def send(self, code: str) -> None:
+        self.message = self.client.execute(code)
+
+    def reply(self) -> dict:
+        """Return what became of the cell that was sent last."""
+        while True:
+            answer = self.client.get_shell_msg(timeout=60)
+            if answer["parent_header"].get("msg_id") == self.message:
+                return answer["content"]
+
+    def busy(self, what: str, warm: bool = True) -> None:
+        """Start a cell whose two ranks are in the middle of something."""
+        with tempfile.TemporaryDirectory() as folder:
+            words = f"{self.script!r}, {what!r}, {folder!r}"
+            self.send(f"torchrun({words}, ranks=2, warm={warm})")
+            begin = time.monotonic()
+            while len(os.listdir(folder)) < 2:
+                assert time.monotonic() < begin + 60
+                time.sleep(0.02)
+            time.sleep(0.2)
+        for address in self.place.listening():
+            assert address.startswith("127.0.0.1:")
+
+    def close(self) -> None:
+        if self.manager.has_kernel:
+            self.manager.shutdown_kernel(now=True)
+        self.place.until_gone()
+
+
+def interrupt(kernel: Kernel, what: str, warm: bool = True) -> float:
+    """Return the seconds from the interrupt of a cell until its ranks are gone."""
+    kernel.busy(what, warm)
+    begin = time.monotonic()
+    kernel.manager.interrupt_kernel()
+    seconds = kernel.place.until_gone(kernel.idle, kernel.files, begin)
+    assert kernel.reply()["ename"] == "KeyboardInterrupt"
+    kernel.works()
+    return seconds
+
+
+def end_kernel(kernel: Kernel, how: str) -> float:
+    """Return the seconds from the end of a kernel until all it started is gone."""
+    kernel.busy("recv")
+    begin = time.monotonic()
+    if how == "restart":
+        kernel.manager.restart_kernel(now=True)
+        new = kernel.manager.provisioner.pid
+        seconds = kernel.place.until_gone({new}, begin=begin)
+    else:
+        if how == "shut down now":
+            kernel.manager.shutdown_kernel(now=True)
+        elif how == "shut down":
+            kernel.manager.shutdown_kernel()
+        else:
+            os.kill(kernel.manager.provisioner.pid, signal.Signals[how])
+        seconds = kernel.place.until_gone(begin=begin)
+    kernel.client.stop_channels()
+    kernel.start()
+    return seconds
+
+
+def lose_supervisor(kernel: Kernel, how: str) -> float:
+    """Return the seconds until all is gone from a supervisor that was lost."""
+    kernel.busy("recv")
+    begin = time.monotonic()
+    kernel.supervisor.send_signal(signal.Signals[how])
+    if how == "SIGSTOP":
+        kernel.manager.interrupt_kernel()
+    error = "KeyboardInterrupt" if how == "SIGSTOP" else "RuntimeError"
+    stays = {kernel.manager.provisioner.pid}
+    seconds = kernel.place.until_gone(stays, begin=begin)
+    assert kernel.reply()["ename"] == error
+    kernel.works()
+    return seconds
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    kernel = Kernel(tmp_path_factory.mktemp("kernel"))
+    yield kernel
+    kernel.close()
+
+
+MODES = [("sleep", True), ("sleep", False), ("reduce", True), ("recv", True)]
+MODES += [("print", True), ("stubborn", True)]
+
+
+@pytest.mark.parametrize("what, warm", MODES)
+def test_interrupt_leaves_nothing(kernel, what, warm):
+    assert interrupt(kernel, what, warm) < (20 if what == "stubborn" else 10)
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+def test_a_lost_supervisor_leaves_nothing(kernel, how):
+    assert lose_supervisor(kernel, how) < 20
+
+
+@pytest.mark.parametrize("how", ["restart", "shut down now", "SIGKILL"])
+def test_the_end_of_a_kernel_leaves_nothing(kernel, how):
+    assert end_kernel(kernel, how) < 10
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """This process calls torchrun(), in a place of its own."""
+    place = Place(tmp_path_factory.mktemp("place"))
+    with pytest.MonkeyPatch.context() as patch:
+        if servers._server:
+            servers._server.close()
+        patch.setattr(tempfile, "tempdir", str(place.temp))
+        for name, value in place.own.items():
+            patch.setenv(name, value)
+        torchrun("04_ring_all_reduce", quiet=True)
+        place.idle = {p.pid for p in place.processes()}
+        place.left = place.files()
+        yield place
+        servers._server.close()
+        place.until_gone()
+
+
+@pytest.fixture(params=[True, False], ids=["warm", "plain"])
+def warm(request):
+    return request.param
+
+
+def fails(place, script, *args, seconds=10, error=RankFailed, **how) -> RankFailed:
+    """Return the error of a run that must fail, and leave nothing but its log."""
+    with pytest.raises(error) as caught:
+        torchrun(script, *args, **{"quiet": True, "ranks": 4} | how)
+    assert place.until_gone(place.idle, place.left) < seconds
+    return caught.value
+
+
+def shown(error: RankFailed) -> str:
+    """Return what a notebook shows of an error."""
+    return "\n".join(error._render_traceback_())
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_the_rank_that_raised_is_named(place, rank):
+    error = fails(place, place.script(WRONG), "raise", rank)
+    assert str(error) == f"rank {rank} raised ValueError: a sum of {rank} is wrong"
+    assert shown(error).count("Traceback") == 1
+    assert shown(error).count("raise ValueError(f") == 1
+    assert "in misstep" in shown(error) and "closed by peer" not in shown(error)
+
+
+def test_what_the_others_said_is_in_the_log(place):
+    for _ in range(failure.KEPT + 2):
+        error = fails(place, place.script(WRONG), "raise", 1, ranks=2)
+    path = Path(shown(error).rpartition("All that the ranks said is in ")[2])
+    assert "closed by peer" in path.read_text().partition("rank 1\n")[0]
+    assert len(list(path.parent.iterdir())) == failure.KEPT
+    assert path == max(path.parent.iterdir())
+
+
+@pytest.mark.parametrize("stubborn", ["", "stubborn"])
+def test_a_killed_rank_is_told_in_words(place, stubborn):
+    error = fails(place, place.script(WRONG), "kill", 2, stubborn)
+    assert str(error).startswith("rank 2 was killed (SIGKILL), usually out of memory")
+
+
+WAYS = {
+    "exit": "rank 1 left with exit code 3",
+    "words": "rank 1 left with exit code 1: rank, have some manners",
+    "silent": "rank 1 ended with exit code 4",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_exit_code_is_told(place, warm, way):
+    error = fails(place, place.script(WRONG), way, 1, ranks=2, warm=warm)
+    assert str(error) == WAYS[way]
+    assert error.run.exit_codes[1] == (4 if way == "silent" else 3 if way == "exit" else 1)
+
+
+def test_a_rank_that_leaves_early_is_named(place):
+    text = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+    text += "if dist.get_rank() != 1:\n    dist.all_reduce(torch.ones(10))\n"
+    error = fails(place, place.script(text))
+    assert str(error).startswith("rank 1 ended while rank")
+    assert shown(error).count("Traceback") == 1
+
+
+def test_a_rank_that_hangs_is_named_with_its_line(place, warm):
+    text = "import os, time\nif int(os.environ['RANK']) % 2:\n    time.sleep(600)\n"
+    how = {"timeout": 1 if warm else 4, "error": RankTimeout, "warm": warm}
+    error = fails(place, place.script(text), **how)
+    assert str(error).startswith("2 of 4 ranks still ran after")
+    assert "ranks 1 and 3 stood at line 3 of small.py" in shown(error)
+    assert "time.sleep(600)" in shown(error)
+
+
+ENDLESS = float("inf")
+REFUSED = [
+    (("no_such_lesson",), {}),
+    (("04_ring",), {}),
+    (("",), {}),
+    ((None,), {}),
+    ((str(ROOT),), {}),
+    (("04_ring_all_reduce\0",), {}),
+    (("04_ring_all_reduce", "a\0b"), {}),
+    (("04_ring_all_reduce",), {"ranks": 0}),
+    (("04_ring_all_reduce",), {"ranks": -1}),
+    (("04_ring_all_reduce",), {"ranks": 2.0}),
+    (("04_ring_all_reduce",), {"ranks": "4"}),
+    (("04_ring_all_reduce",), {"ranks": True}),
+    (("04_ring_all_reduce",), {"ranks": 10**6}),
+    (("04_ring_all_reduce",), {"timeout": 0}),
+    (("04_ring_all_reduce",), {"timeout": -1}),
+    (("04_ring_all_reduce",), {"timeout": ENDLESS}),
+    (("04_ring_all_reduce",), {"timeout": ENDLESS - ENDLESS}),
+    (("04_ring_all_reduce",), {"timeout": "60"}),
+    (("04_ring_all_reduce",), {"timeout": None}),
+    (("04_ring_all_reduce",), {"env": {"A": 1}}),
+    (("04_ring_all_reduce",), {"env": {"A=": "1"}}),
+    (("04_ring_all_reduce",), {"env": "A=1"}),
+]
+
+
+@pytest.mark.parametrize("args, how", REFUSED)
+def test_a_bad_request_starts_nothing(monkeypatch, args, how):
+    monkeypatch.setattr(launch, "server", lambda: pytest.fail("a start"))
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+        torchrun(*args, **how)
+    assert len(str(caught.value).split()) > 5
+    if isinstance(caught.value, FileNotFoundError):
+        assert "did you mean '04_ring_all_reduce'" in str(caught.value)
+
+
+def test_more_ranks_than_gpus_meet_on_the_cpu(place):
+    count = max(4, 1 + servers._server.gpus)
+    run = torchrun("04_ring_all_reduce", ranks=count, quiet=True)
+    assert run.lines[0][-1].startswith(f"ok: {count} ranks")
+    assert run.exit_codes == dict.fromkeys(range(count), 0)
+
+
+TELL = """
+import json, os, signal, sys
+import torch
+about = {"argv": sys.argv, "path": sys.path, "name": __name__, "file": __file__}
+about |= {"cwd": os.getcwd(), "out": sys.stdout.encoding, "in": sys.stdin.read()}
+about |= {"errors": sys.stdout.errors, "threads": torch.get_num_threads()}
+about |= {"signals": str([signal.getsignal(n) for n in (2, 15)])}
+for name in sorted(os.environ):
+    print(name, os.environ[name])
+print(json.dumps(about))
+"""
+FRESH = "TMPDIR|MASTER_PORT|TORCHELASTIC_ERROR_FILE"  # new in each run
+WORDS = ["two words", ";", "$(x)", "${local_rank}", "$$", "*", "'", "--ranks", "", "é"]
+
+
+def test_a_rank_cannot_tell_warm_from_plain(place):
+    script = place.script(TELL, "a script; with $(words) ${local_rank}.py")
+    how = {"ranks": 2, "quiet": True, "env": {"LESSON": "four"}}
+    runs = [torchrun(script, *WORDS, warm=warm, **how) for warm in (True, False)]
+    for rank in range(2):
+        warm, plain = (
+            [re.sub(f"^({FRESH}) .*", r"\1", line) for line in run.lines[rank]]
+            for run in runs
+        )
+        assert warm == plain
+        assert {"LESSON four", f"RANK {rank}", "MASTER_ADDR 127.0.0.1"} < set(warm)
+        assert json.loads(warm[-1])["argv"] == [script, *WORDS]
+        assert json.loads(warm[-1])["path"][0] == str(Path(script).parent)
+
+
+def test_an_error_is_the_same_warm_and_plain(place):
+    warm, plain = (
+        fails(place, place.script(WRONG), "raise", 1, ranks=2, warm=warm)
+        for warm in (True, False)
+    )
+    assert str(warm) == str(plain) and warm.run.exit_codes == plain.run.exit_codes
+    assert shown(warm).splitlines()[:-1] == shown(plain).splitlines()[:-1]
+    assert warm.run.lines == plain.run.lines
+
+
+PRINTS = """
+import os, sys
+rank = os.environ["RANK"]
+for i in range(200):
+    print("line", i, "of", rank, "·" * 50)
+sys.stdout.buffer.write(b"not \\xff text\\n")
+print("l" + "o" * 300_000 + "ng")
+print("form\\x0cfeed\\u2028and so on")
+sys.stdout.write("the end")
+"""
+
+
+def test_every_line_is_whole_and_labelled(place, warm, capsys):
+    run = torchrun(place.script(PRINTS), ranks=4, warm=warm)
+    told = capsys.readouterr().out.split("\n")[1:]
+    for rank in range(4):
+        lines = [f"line {i} of {rank} {'·' * 50}" for i in range(200)]
+        lines += ["not \ufffd text", f"l{'o' * 300_000}ng"]
+        lines += ["form\x0cfeed\u2028and so on", "the end"]
+        assert run.lines[rank] == lines
+        label = f"rank {rank} | "
+        assert [s.removeprefix(label) for s in told if s.startswith(label)] == lines
+    assert len(told) == 4 * 204 + 1
+
+
+def test_what_a_script_started_ends_with_it(place, warm):
+    text = "import subprocess\nsubprocess.Popen(['sleep', '99'], start_new_session=True)"
+    torchrun(place.script(text), ranks=2, warm=warm, quiet=True)
+    assert place.until_gone(place.idle, place.left) < 10
+
+
+LEARNER = """
+from ringside.launch import torchrun
+run = torchrun("04_ring_all_reduce", ranks=2, record=True)
+assert run.recording and run.lines[0][-1][:3] == "ok:"
+run = torchrun({script!r}, ranks=2)
+assert run.lines == {{0: ["naïve 环 0"], 1: ["naïve 环 1"]}}, run.lines
+"""
+SPEAK = "import os\nprint('naïve 环', os.environ['RANK'])\n"
+
+
+def learn(place, root=ROOT, before=(), **env) -> subprocess.Popen:
+    """Start one more learner, in a process and a place of their own."""
+    return subprocess.Popen(
+        [*before, sys.executable, "-c", LEARNER.format(script=place.script(SPEAK))],
+        cwd=root / "notebooks",
+        env=place.env | env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+
+
+def learned(place, learner) -> None:
+    """See a learner end well, and leave nothing."""
+    said = learner.communicate(timeout=60)[0]
+    assert learner.returncode == 0, said
+    assert place.until_gone() < 10
+    assert not list(place.cache.rglob("*"))
+
+
+def test_two_learners_at_once(tmp_path):
+    places = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        places.append(Place(tmp_path / name))
+    learners = [learn(place) for place in places]
+    for place, learner in zip(places, learners, strict=True):
+        learned(place, learner)
+
+
+LEFT_OVER = {
+    "PET_NNODES": "2",
+    "PET_NPROC_PER_NODE": "7",
+    "PET_RDZV_ENDPOINT": "elsewhere:29400",
+    "SLURM_PROCID": "3",
+    "SLURM_NTASKS": "8",
+    "RANK": "5",
+    "LOCAL_RANK": "5",
+    "WORLD_SIZE": "8",
+    "MASTER_ADDR": "elsewhere",
+    "MASTER_PORT": "29500",
+    "GLOO_SOCKET_IFNAME": "eth9",
+    "TORCHELASTIC_RUN_ID": "old",
+    "TORCHELASTIC_USE_AGENT_STORE": "False",
+    "OMP_NUM_THREADS": "64",
+    "PYTHONUTF8": "0",
+    "LC_ALL": "POSIX",
+}
+
+
+def test_what_others_left_in_the_environment(tmp_path):
+    with socket.socket() as busy:
+        busy.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            busy.bind(("127.0.0.1", 29500))
+            busy.listen()
+        except OSError:
+            pass  # somebody else has it, which is as good
+        place = Place(tmp_path)
+        learned(place, learn(place, **LEFT_OVER))
+
+
+@ANOTHER
+def test_a_host_name_that_does_not_resolve(tmp_path):
+    rename = 'echo no-such-host.invalid > /proc/sys/kernel/hostname && exec "$@"'
+    place = Place(tmp_path)
+    learned(place, learn(place, before=["unshare", "-ru", "sh", "-c", rename, "sh"]))
+
+
+@ANOTHER
+def test_a_read_only_checkout_with_an_awkward_name(tmp_path):
+    root = tmp_path / "my course 课程 $HOME"
+    for folder in ("notebooks/ringside", "scripts"):
+        away = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder, root / folder, ignore=away)
+    lock = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && '
+    lock += 'cd "$0/notebooks" && ! touch x 2>/dev/null && exec "$@"'
+    place = Place(tmp_path)
+    learned(place, learn(place, root, ["unshare", "-rm", "sh", "-c", lock, str(root)]))
+    assert not list(root.rglob("__pycache__"))

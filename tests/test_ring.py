@@ -1,0 +1,204 @@
+"""Tests the recording of a ring, its pictures and its player: data in, text out."""
+
+import copy
+import random
+import re
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from ringside import (
+    Notes,
+    Player,
+    WrongRecording,
+    film,
+    load,
+    ring,
+    simulate,
+    still,
+    torchrun,
+    verify,
+)
+from ringside.motion import animate
+
+NAME = "04_ring_all_reduce"
+
+
+@pytest.fixture
+def events():
+    return copy.deepcopy(load(NAME))
+
+
+@pytest.fixture(scope="module")
+def recordings():
+    """What real runs on 1 to 8 ranks recorded."""
+    runs = {n: torchrun(NAME, ranks=n, record=True, quiet=True) for n in range(1, 9)}
+    return {n: run.recording for n, run in runs.items()}
+
+
+def test_the_committed_recording_is_right(events):
+    assert len(events) == 4 * 7
+    assert verify(events) is events
+
+
+def test_after_scatter_reduce_rank_r_has_chunk_r_plus_1(recordings):
+    for ranks, events in recordings.items():
+        ones = (10**ranks - 1) // 9
+        for event in ring.table(events)[ranks - 1]:
+            full = [c for c, v in enumerate(event["chunks"]) if v == (c + 1) * ones]
+            assert full == [(event["rank"] + 1) % ranks]
+
+
+@pytest.mark.parametrize("key", ["send", "recv", "chunks", "phase", "rank"])
+def test_no_change_of_one_value_goes_unseen(events, key):
+    """Whatever single value is altered, the recording is refused."""
+    for event in [e for e in events if key in e]:
+        kept = copy.deepcopy(event[key])
+        if key == "chunks":
+            event[key][random.Random(0).randrange(4)] += 1
+        elif key == "phase":
+            if kept == "done":
+                continue
+            event[key] = "allgather" if kept == "scatter-reduce" else "scatter-reduce"
+        else:
+            event[key] = (kept + 1) % 4
+        with pytest.raises(WrongRecording):
+            verify(events)
+        event[key] = kept
+    verify(events)
+
+
+def test_a_missing_event_is_seen(events):
+    with pytest.raises(WrongRecording, match="step 2 does not have one event"):
+        verify([e for e in events if (e["step"], e["rank"]) != (2, 1)])
+
+
+def test_the_mistake_is_named(events):
+    events[0]["send"] = 2
+    with pytest.raises(WrongRecording, match="rank 0 sent chunk 2, and rank 1 took it"):
+        verify(events)
+
+
+def test_the_order_of_notes_does_not_matter(events):
+    shuffled = random.Random(1).sample(events, len(events))
+    assert animate(shuffled) == animate(events)
+
+
+def test_drawing_again_gives_the_committed_picture(events):
+    path = ring.__file__.replace("notebooks/ringside/ring.py", f"figures/{NAME}.svg")
+    with open(path, encoding="utf-8") as file:
+        assert file.read() == animate(events)
+
+
+def test_every_picture_is_well_formed(recordings):
+    for ranks, events in recordings.items():
+        stills = [ring.frame(events, step) for step in range(2 * ranks - 1)]
+        for svg in [*stills, ring.strip(events), animate(events)]:
+            root = ElementTree.fromstring(svg)
+            assert root[0].tag.endswith("title")
+            assert "nan" not in svg
+
+
+def test_a_still_shows_what_the_ranks_hold(events):
+    for step in range(7):
+        svg = ring.frame(events, step)
+        held = [v for e in events if e["step"] == step for v in e["chunks"]]
+        for value in held:
+            assert f">{value:04}</text>" in svg
+        stripes = sum(digit != "0" for value in held for digit in str(value))
+        sent = [e["chunks"][e["send"]] for e in events if e["step"] == step - 1]
+        stripes += sum(digit != "0" for value in sent for digit in str(value))
+        hues = re.findall(r'<path fill="(#\w+)" d="([^"]+)"', svg)
+        drawn = sum(d.count("M") for hue, d in hues if hue in ring.HUES)
+        assert drawn == stripes
+
+
+def test_a_wrong_sum_is_drawn_in_the_colour_of_mistakes(events):
+    assert ring.WRONG not in ring.frame(events, 6)
+    events[-1]["chunks"][2] += 1
+    assert ring.WRONG in ring.frame(events, 6)
+
+
+def test_cards_do_not_touch(recordings):
+    for ranks in recordings:
+        stage = ring.Stage(ranks)
+        for a, (x, y) in enumerate(stage.places):
+            assert stage.w / 2 <= x <= stage.width - stage.w / 2
+            assert stage.h / 2 <= y <= stage.height - stage.h / 2
+            for x2, y2 in stage.places[:a]:
+                assert abs(x - x2) > stage.w + 4 or abs(y - y2) > stage.h + 4
+
+
+@pytest.mark.parametrize("step", [-1, 7])
+def test_a_step_that_is_not_there_is_refused(events, step):
+    with pytest.raises(ValueError, match="step is a number from 0 to 6"):
+        still(events, step)
+
+
+def test_at_rest_the_moving_picture_shows_the_end(events):
+    """Without style sheets for motion, only the last state is to be seen."""
+    svg = animate(events)
+    hidden = set(re.findall(r"\.(\w+)\{opacity:0;animation", svg))
+    shown = re.findall(r'<text[^>]*?(?: class="(\w+)")?>([^<]*)</text>', svg)
+    assert [t for name, t in shown if name and name not in hidden] == [
+        "step 6 of 6 · allgather",
+        "Every rank holds every sum.",
+    ]
+    assert all(f'class="f{t}' in svg for t in (12, 26, 40, 54, 68, 82))
+
+
+def test_the_player_has_all_steps_in_pictures_and_words(events):
+    player = Player(events)
+    controls, steps, stage, text = player.children
+    assert len(stage.children) == len(text.children) == len(steps.options) == 7
+    assert "step 3 of 6 · scatter-reduce" in text.children[3].value
+    assert all("<img alt=" in child.value for child in stage.children)
+    play, slider = controls.children
+    assert (play.max, slider.max) == (6, 6)
+    linked = {(j.source[0].model_id, j.target[0].model_id) for j in player.joints}
+    assert (play.model_id, slider.model_id) in linked
+    for part in (steps, stage, text):
+        assert (slider.model_id, part.model_id) in linked
+
+
+def test_pictures_survive_where_widgets_do_not(events):
+    bundle = Player(events)._repr_mimebundle_()
+    assert bundle["text/html"] == film(events)._repr_html_()
+    assert bundle["text/plain"] == "Player: 7 states"
+
+
+def test_simulated_ranks_count_what_passes():
+    def pass_on(rank, world_size, grad, send, recv):
+        send((rank + 1) % world_size, grad)
+        grad += recv((rank - 1) % world_size)
+
+    done = simulate(pass_on, [torch.ones(5) * rank for rank in range(3)])
+    assert [grad[0].item() for grad in done.grads] == [2, 1, 3]
+    assert (done.messages, done.sent, done.received) == ([1] * 3, [20] * 3, [20] * 3)
+
+
+def test_a_simulated_deadlock_ends_and_is_named(monkeypatch):
+    monkeypatch.setattr("ringside.mailboxes.PATIENCE", 0.1)
+    with pytest.raises(
+        TimeoutError, match="rank 0 waits for rank 1, which never sends"
+    ):
+        simulate(lambda rank, n, grad, send, recv: recv(1 - rank), [torch.ones(1)] * 2)
+
+
+def test_a_simulated_error_comes_before_those_that_wait_for_it(monkeypatch):
+    monkeypatch.setattr("ringside.mailboxes.PATIENCE", 0.1)
+
+    def program(rank, world_size, grad, send, recv):
+        if rank == 1:
+            raise KeyError("lost")
+        recv(1)
+
+    with pytest.raises(KeyError, match="lost"):
+        simulate(program, [torch.ones(1)] * 3)
+
+
+def test_notes_count_steps_by_rank():
+    notes = Notes()
+    for rank in (0, 1, 1):
+        notes.add(rank, torch.tensor([1, 2]).split(1))
+    assert [(e["rank"], e["step"]) for e in notes] == [(0, 0), (1, 0), (1, 1)]

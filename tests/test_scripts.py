@@ -1,0 +1,156 @@
+"""Launches every script for real: rank counts, sizes, bad arguments, clean exits."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ringside import RankFailed, torchrun
+from ringside.recording import read, verify
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("[0-9]*.py"))
+RING = "04_ring_all_reduce"
+
+# forks ranks from a process that has torch, and lets each interpreter end as it would
+EXITS = """
+import os, runpy, socket, sys
+import torch, torch.distributed.elastic.multiprocessing.errors
+
+script, ranks, times = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+torch.set_num_threads(1)
+for _ in range(times):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    pids = []
+    for rank in range(ranks):
+        pid = os.fork()
+        if pid == 0:
+            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+            os.environ.update(WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+            sys.argv = [script]
+            runpy.run_path(script, run_name="__main__")
+            sys.exit(0)
+        pids.append(pid)
+    print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids])
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_script_ends_with_ok(script, ranks):
+    run = torchrun(script, ranks=ranks, quiet=True)
+    assert run.lines[0][-1].startswith("ok")
+    assert run.exit_codes == dict.fromkeys(range(ranks), 0)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_no_rank_aborts_at_its_exit(script):
+    """Twenty launches on four ranks, and not one interpreter that crashes at its end."""
+    line = [
+        sys.executable,
+        "-c",
+        EXITS,
+        str(ROOT / "scripts" / f"{script}.py"),
+        "4",
+        "20",
+    ]
+    env = os.environ | {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else None
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=env)
+    codes = [text for text in done.stdout.splitlines() if text.startswith("[")]
+    assert codes == ["[0, 0, 0, 0]"] * 20, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_command_that_is_shown_works(script):
+    """The line that a person would type does what the cell does."""
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    line += [
+        "--local-addr",
+        "127.0.0.1",
+        "--nproc-per-node",
+        "4",
+        f"scripts/{script}.py",
+    ]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    run = torchrun(script, ranks=4, quiet=True)
+    assert done.stdout.splitlines() == run.lines[0]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_without_torchrun_says_how_to_start_it(script):
+    path = f"scripts/{script}.py"
+    done = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"torchrun --standalone --nproc-per-node 4 {path}" in done.stderr
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_recording_again_gives_the_same_bytes(script, tmp_path):
+    path = tmp_path / "again.jsonl"
+    torchrun(script, "--record", path, ranks=4, quiet=True)
+    assert path.read_bytes() == (ROOT / "figures" / f"{script}.jsonl").read_bytes()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "numel"),
+    [(5, 16), (8, 20), (4, 10), (4, 3), (4, 0), (3, 1), (2, 3000001)],
+)
+def test_the_ring_takes_any_size(ranks, numel):
+    run = torchrun(RING, "--numel", numel, ranks=ranks, quiet=True)
+    rows = [line.split() for line in run.lines[0][1:-1]]
+    assert [int(row[1]) for row in rows] == [2 * (ranks - 1)] * ranks
+    assert sum(int(row[2]) for row in rows) == 2 * (ranks - 1) * numel * 8
+    assert [row[4] for row in rows] == [str((r + 1) % ranks) for r in range(ranks)]
+    assert [row[6] for row in rows] == [str(r) for r in range(ranks)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5, 8])
+def test_what_the_ring_records_is_right(ranks, tmp_path):
+    run = torchrun(RING, ranks=ranks, record=True, quiet=True)
+    assert len(verify(run.recording)) == ranks * (2 * ranks - 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--numel", "-1"], "--numel must be 0 or more, not -1"),
+        (["--numel", "many"], "invalid int value: 'many'"),
+        (["--wire", "telepathy"], "invalid choice: 'telepathy'"),
+        (["--colour", "red"], "unrecognized arguments: --colour red"),
+        (["--numel", "3", "--record", "x"], "--record needs a number for each rank"),
+    ],
+)
+def test_a_wrong_argument_gets_one_line(arguments, says):
+    with pytest.raises(RankFailed, match="exit code 2") as caught:
+        torchrun(RING, *arguments, ranks=4, quiet=True)
+    assert says in str(caught.value)
+    assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
+
+
+def test_a_record_in_no_folder_gets_one_line():
+    with pytest.raises(RankFailed, match="exit code 2: .*there is no folder"):
+        torchrun(RING, "--record", "no/such/folder/x.jsonl", ranks=2, quiet=True)
+
+
+def test_the_hasty_wire_is_caught():
+    with pytest.raises(
+        RankFailed, match=r"raised ValueError: number \d+ is .*, torch says"
+    ):
+        torchrun(RING, "--wire", "hasty", ranks=4, quiet=True)
+
+
+def test_recordings_have_no_clock_and_no_host():
+    for path in (ROOT / "figures").glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            for value in json.loads(line).values():
+                assert not isinstance(value, float)
+        assert read(path)
