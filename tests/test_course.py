@@ -209,6 +209,7 @@ def test_a_damaged_environment_is_mended(course, hurt):
         (venv / "bin/python").unlink()
         target = "/nowhere/python" if hurt == "python gone" else "/dev/null"
         (venv / "bin/python").symlink_to(target)
+    if hurt == "python dead":
         (venv / "ringside").unlink()
     course.steps.clear()
     assert start(course, "lab")[0] == str(venv / "bin/python")
@@ -229,11 +230,12 @@ def test_half_made_environment_is_made_anew_by_the_next_run(course, capsys):
 
 
 def test_a_package_that_does_not_load_is_found_out(course, capsys):
+    pretend(course, course.ROOT / ".venv")
     course.fails = {"import torch": "OSError: libtorch.so: file too short"}
     assert start(course, "lab") == 1
     assert "file too short" in only_sentence(capsys)
+    assert not any("venv" in step.split() for step in course.steps)
     course.fails = {}
-    course.steps.clear()
     assert start(course, "lab")[2] == "lab"
     assert any("venv" in step.split() for step in course.steps)
 
@@ -361,12 +363,15 @@ def test_an_interrupt_ends_the_installer_and_its_children(
 ):
     """The step starts a child that ignores the interrupt; neither is left."""
     note = tmp_path / "pids"
+    child = (
+        "import os, signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        f"open({str(note)!r}, 'w').write(f'{{os.getppid()}} {{os.getpid()}}');"
+        "time.sleep(60)"
+    )
     step = (
-        "import os, signal, subprocess, sys, time\n"
-        "stay = 'import signal as s, time; s.signal(2, s.SIG_IGN); time.sleep(60)'\n"
-        "child = subprocess.Popen([sys.executable, '-c', stay])\n"
-        f"open({str(note)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
-        "time.sleep(60)\n"
+        "import subprocess, sys, time;"
+        f"subprocess.Popen([sys.executable, '-c', {child!r}]);"
+        "time.sleep(60)"
     )
     real = subprocess.Popen.communicate
 
@@ -457,12 +462,12 @@ def test_lab_opens_the_first_lesson_in_the_course_folder(course):
     (course.ROOT / "requirements.txt").write_text("")
     line = start(course, "lab", "--here", "--port", "9999")
     assert line[:3] == [sys.executable, "-m", "jupyterlab"]
-    assert f"--ServerApp.root_dir={course.ROOT}" in line
-    assert "--LabApp.default_url=/lab/tree/notebooks/04_first.ipynb" in line
-    assert line[-2:] == ["--port", "9999"]
-    assert not any(
-        "ip=" in word or "token" in word or "root" in word for word in line[5:]
-    )
+    assert line[3:] == [
+        f"--ServerApp.root_dir={course.ROOT}",
+        "--LabApp.default_url=/lab/tree/notebooks/04_first.ipynb",
+        "--port",
+        "9999",
+    ]
 
 
 def test_test_passes_its_words_on_and_counts_what_ran(course, tmp_path):
@@ -540,6 +545,18 @@ def test_doctor_says_what_each_fault_needs(course, capsys, monkeypatch):
     assert "pip install 'nbval>=999'" in shown
     assert "(Network is unreachable): bring the loopback interface up" in shown
     assert "Every lesson" not in shown
+
+
+def test_doctor_tries_the_two_ranks(course, capsys, monkeypatch):
+    def reset(backend):
+        raise RuntimeError(f"{backend}: connection reset")
+
+    (course.ROOT / "requirements.txt").write_text("")
+    monkeypatch.setattr(course, "all_reduce", reset)
+    assert start(course, "doctor", "--here") == 1
+    assert "(gloo: connection reset): bring" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 @pytest.mark.parametrize(

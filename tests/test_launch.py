@@ -130,7 +130,7 @@ class Place:
     def until_gone(self, stays=frozenset(), files=(), begin=None) -> float:
         """Return the seconds it took until only these processes and files were left."""
         begin = begin or time.monotonic()
-        while time.monotonic() < begin + 60:
+        while time.monotonic() < begin + 25:
             left = [p for p in self.processes() if p.pid not in stays]
             if not left and self.files() == list(files):
                 return time.monotonic() - begin

@@ -142,7 +142,7 @@ def test_at_rest_the_moving_picture_shows_the_end(events):
     shown = re.findall(r'<text[^>]*?(?: class="(\w+)")?>([^<]*)</text>', svg)
     assert [t for name, t in shown if name and name not in hidden] == [
         "step 6 of 6 · allgather",
-        "Every rank holds every sum.",
+        "Every rank has every sum.",
     ]
     assert all(f'class="f{t}' in svg for t in (12, 26, 40, 54, 68, 82))
 

@@ -3,6 +3,6 @@
 from . import check
 from .failure import RankFailed, RankTimeout
 from .launch import Run, torchrun
-from .player import Picture, Player, film, still
-from .recording import Notes, WrongRecording, load, verify
 from .mailboxes import Simulated, loopback, simulate
+from .player import Picture, Player, film, still
+from .recording import Notes, WrongRecording, load, values, verify

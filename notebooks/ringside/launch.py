@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import socket
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from .failure import RankTimeout, explain, keep_log
+from .failure import explain, keep_log
 from .recording import read
 from .server import server
 

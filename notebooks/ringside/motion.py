@@ -15,16 +15,15 @@ from .ring import (
     Stage,
     arrows,
     caption,
-    n,
     number,
     outline,
     paint,
     scenery,
     stripes,
-    svg,
     token,
     words,
 )
+from .svg import n, svg
 
 START, STEP, END = 1.2, 1.4, 2.4  # seconds
 TRAVEL = 0.75  # the part of a step in which its messages move

@@ -47,6 +47,11 @@ def table(events: list[dict]) -> list[list[dict]]:
     return rows
 
 
+def values(events: list[dict]) -> list[list[list[int]]]:
+    """Return what the ranks hold: by step, then rank, then chunk."""
+    return [[event["chunks"] for event in row] for row in table(events)]
+
+
 def verify(events: list[dict]) -> list[dict]:
     """Return the events of a ring all-reduce if every message and sum is right."""
     rows = table(events)

@@ -6,18 +6,19 @@ Place is rank. Hue and slot are whose numbers. A full stack is a complete sum.
 import math
 
 from .recording import digit, table
+from .svg import GREY, INK, PAPER, box, n, svg, text
 
 HUES = "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #F0E442 #8C6BB1 #999999".split()
-INK, GREY, PAPER, WRONG = "#1c2430", "#5b6675", "#f4f6f9", "#c1121f"
+NEW, WRONG = "#dce2ea", "#c1121f"
 STACK = 60  # the height of a full stack
 OUTLINE = f'<path fill="none" stroke="{INK}" stroke-width="2" d="{{}}"/>'
 NUMBERS = '<g font-size="11" text-anchor="middle">{}</g>'
-NEW = "#dce2ea"
 SENTENCES = {
     "start": "Every rank holds its own numbers, one stripe in each chunk.",
     "scatter-reduce": "Each rank sends one chunk right, and adds what comes from the left.",
     "allgather": "Each rank sends one complete chunk right, and keeps what comes.",
-    "end": "Every rank holds every sum.",
+    "half": "Each rank has one complete sum, and no two have the same.",
+    "end": "Every rank has every sum.",
 }
 
 
@@ -60,20 +61,6 @@ class Stage:
             x1 - cut * dx + aside,
             y1 - cut * dy,
         )
-
-
-def n(value: float) -> str:
-    """Return a coordinate, short."""
-    return f"{value:.1f}".removesuffix(".0")
-
-
-def box(x, y, w, h) -> str:
-    """Return a rectangle as a path, which many can share."""
-    return f"M{n(x)} {n(y)}h{n(w)}v{n(h)}h{n(-w)}z"
-
-
-def text(x, y, words, size, more="") -> str:
-    return f'<text x="{n(x)}" y="{n(y)}" font-size="{size}"{more}>{words}</text>'
 
 
 def stripes(x, y, w, h, chunk: int, value: int, ranks: int) -> dict[str, str]:
@@ -175,11 +162,17 @@ def token(stage: Stage, event: dict, part: float, style: str = "") -> str:
 
 def caption(rows: list[list[dict]], step: int) -> tuple[str, str]:
     """Return the corner and the sentence for the state after some steps."""
-    if step == 0:
-        return "start", SENTENCES["start"]
-    phase = rows[step - 1][0]["phase"]
-    corner = f"step {step} of {len(rows) - 1} · {phase}"
-    return corner, SENTENCES["end" if step == len(rows) - 1 else phase]
+    ranks, row = len(rows[0]), rows[step]
+    ones = (10**ranks - 1) // 9
+    full = [sum(v == (c + 1) * ones for c, v in enumerate(e["chunks"])) for e in row]
+    phase = rows[step - 1][0]["phase"] if step else "start"
+    if full == [ranks] * ranks:
+        sentence = SENTENCES["end"]
+    elif full == [1] * ranks:
+        sentence = SENTENCES["half"]
+    else:
+        sentence = SENTENCES[phase]
+    return f"step {step} of {len(rows) - 1} · {phase}" if step else "start", sentence
 
 
 def words(stage: Stage, corner: str, sentence: str, more: str = "") -> str:
@@ -187,17 +180,6 @@ def words(stage: Stage, corner: str, sentence: str, more: str = "") -> str:
     bold = ' font-weight="600"'
     return text(16, 28, corner, 17, bold + more) + text(
         stage.width / 2, stage.height - 16, sentence, 14, f' text-anchor="middle"{more}'
-    )
-
-
-def svg(width: float, height: float, title: str, body: str) -> str:
-    """Return a whole picture with its title."""
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {n(width)} {n(height)}" '
-        f'width="{n(width)}" height="{n(height)}" fill="{INK}" '
-        'font-family="Inter,Helvetica,Arial,sans-serif" role="img">'
-        f"<title>{title}</title>"
-        f'<rect width="100%" height="100%" fill="#fff"/>{body}</svg>\n'
     )
 
 
@@ -234,7 +216,7 @@ def frame(events: list[dict], step: int) -> str:
     return svg(stage.width, stage.height, describe(rows, step), body)
 
 
-def strip(events: list[dict], columns: int = 4) -> str:
+def strip(events: list[dict], columns: int = 3) -> str:
     """Return all stills on one sheet, for print and for readers who want to stop."""
     rows = table(events)
     stage = Stage(len(rows[0]))
