@@ -18,6 +18,7 @@ import gc
 import json
 import os
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,6 +27,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
 PIECE = 4 * 2**20  # bytes that travel while as many are added
+FORGOTTEN = []  # what the hasty wire never waits for
 
 
 def scatter_reduce(rank, world_size, exchange):
@@ -81,9 +83,9 @@ def safe(outgoing, right, incoming, left):
     return dist.batch_isend_irecv([send, recv])
 
 
-def hasty(outgoing, right, incoming, left, begun=[]):
+def hasty(outgoing, right, incoming, left):
     """Broken: begin both, but return nothing to wait for."""
-    begun.append((outgoing, incoming, safe(outgoing, right, incoming.zero_(), left)))
+    FORGOTTEN.append((safe(outgoing, right, incoming.zero_(), left), incoming))
     return []
 
 
@@ -110,6 +112,8 @@ def stop(message):
     """End with one line, from rank 0, and exit code 2."""
     if os.environ.get("RANK", "0") == "0":
         sys.stderr.write(f"{Path(__file__).name}: {message}\n")
+    else:
+        time.sleep(1)  # the first rank to leave ends the others
     sys.exit(2)
 
 
@@ -128,6 +132,8 @@ def main():
         stop(f"--numel must be 0 or more, not {args.numel}")
     if args.record and world_size > min(args.numel, 9):
         stop("--record needs a number for each rank, and at most 9 ranks")
+    if args.record and not args.record.absolute().parent.is_dir():
+        stop(f"--record: there is no folder {args.record.parent}")
 
     device, backend = torch.device("cpu"), "gloo"
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):

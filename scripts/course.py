@@ -113,6 +113,7 @@ def inside(tools, command, extra):
     whole = [venv for venv in places() if complete(venv, tools)]
     venv = whole[0] if whole else writable()
     python = str(venv / "bin" / "python")
+    os.chdir(ROOT)  # away from files that hide a module of Python's own
     for name in ("PYTHONHOME", "PYTHONPATH"):
         os.environ.pop(name, None)
     path = f"{venv / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
@@ -295,7 +296,9 @@ def why(text):
             "on Apple silicon, and an index that pip can see (pip config list)."
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no word"]
-    told = next((line for line in lines if line.startswith("ERROR:")), lines[-1])
+    told = next(
+        (line for line in lines if re.match(r"\w*E(rror|RROR):", line)), lines[-1]
+    )
     return CourseError(f"could not install for {machine}: {told}")
 
 

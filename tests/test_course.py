@@ -5,6 +5,7 @@ import fcntl
 import importlib.util
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -165,6 +166,13 @@ def test_first_start_makes_and_second_start_does_nothing(course):
     course.steps.clear()
     assert start(course, "lab") == [*line[:2], "lab", "--here"]
     assert course.steps == []
+
+
+def test_a_file_in_the_current_folder_hides_nothing(course, tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+    monkeypatch.chdir(tmp_path)
+    start(course, "lab")
+    course.real_run(sys.executable, "-m", "json.tool", "--help")
 
 
 def test_what_tests_need_is_added_to_the_same_environment(course, monkeypatch):
@@ -434,7 +442,10 @@ def test_here_names_what_is_missing_and_installs_nothing(course, capsys):
     assert start(course, "lab", "--here") == 1
     said = only_sentence(capsys)
     assert "lacks nbval>=999, no_such_thing>=1;" in said
-    assert f"{sys.executable} -m pip install 'nbval>=999' 'no_such_thing>=1'" in said
+    add = (
+        f"{shlex.quote(sys.executable)} -m pip install 'nbval>=999' 'no_such_thing>=1'"
+    )
+    assert said.endswith(add)
     assert course.steps == []
     assert not (course.ROOT / ".venv").exists()
 
@@ -498,6 +509,9 @@ def test_test_passes_its_words_on_and_counts_what_ran(course, tmp_path):
         "def test_words(pytestconfig):\n"
         "    assert pytestconfig.getoption('keyword') == 'run or Cell or words'\n"
     )
+    (course.ROOT / "tests/test_twins.py").write_text(
+        "def test_run_of_05_red(): 'reads a script, runs none'\n"
+    )
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     words = ["test", "--here", "-q", "-k", "run or Cell or words"]
     line = [sys.executable, str(course.ROOT / "scripts/course.py"), *words]
@@ -507,7 +521,7 @@ def test_test_passes_its_words_on_and_counts_what_ran(course, tmp_path):
         "Ran and passed: lessons 1, scripts 1, cells 5; it took 0 min"
     )
     assert done.returncode == 1
-    assert "2 failed, 7 passed" in done.stdout
+    assert "2 failed, 8 passed" in done.stdout
 
 
 # ---- doctor ----------------------------------------------------------------------

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -74,12 +75,12 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 if "stubborn" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-for step in range(3):
-    if (step, rank) == (1, who):
-        misstep()
-    dist.all_reduce(torch.ones(10))
-    if "stubborn" in sys.argv:
-        time.sleep(60)
+dist.all_reduce(torch.ones(10))
+if rank == who:
+    misstep()
+if "stubborn" in sys.argv:
+    time.sleep(60)
+dist.all_reduce(torch.ones(10))
 """
 
 
@@ -116,10 +117,8 @@ class Place:
         """Return the address and the port of every socket that waits for callers."""
         found = []
         for process in self.processes():
-            try:
+            with suppress(psutil.Error):
                 found += process.net_connections("inet")
-            except psutil.Error:
-                pass
         return [":".join(map(str, c.laddr)) for c in found if c.status == "LISTEN"]
 
     def files(self) -> list[str]:
@@ -144,15 +143,15 @@ class Kernel:
     def __init__(self, folder: Path):
         self.place = Place(folder)
         self.script = self.place.script(BUSY)
-        self.manager = KernelManager(kernel_name="python3")
         self.start()
 
     def start(self) -> None:
-        """Start the kernel and its supervisor, and see what there is when idle."""
-        if self.manager.has_kernel:
-            self.manager.restart_kernel(now=True)
-        else:
-            self.manager.start_kernel(env=self.place.env, cwd=str(ROOT / "notebooks"))
+        """Start a kernel and its supervisor, and see what there is when idle."""
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel(env=self.place.env, cwd=str(ROOT / "notebooks"))
+        self.connect()
+
+    def connect(self) -> None:
         self.client = self.manager.blocking_client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
@@ -221,15 +220,16 @@ def end_kernel(kernel: Kernel, how: str) -> float:
         kernel.manager.restart_kernel(now=True)
         new = kernel.manager.provisioner.pid
         seconds = kernel.place.until_gone({new}, begin=begin)
+        kernel.client.stop_channels()
+        kernel.connect()
+        return seconds
+    if how.startswith("shut down"):
+        kernel.manager.shutdown_kernel(now=how.endswith("now"))
     else:
-        if how == "shut down now":
-            kernel.manager.shutdown_kernel(now=True)
-        elif how == "shut down":
-            kernel.manager.shutdown_kernel()
-        else:
-            os.kill(kernel.manager.provisioner.pid, signal.Signals[how])
-        seconds = kernel.place.until_gone(begin=begin)
+        os.kill(kernel.manager.provisioner.pid, signal.Signals[how])
+    seconds = kernel.place.until_gone(begin=begin)
     kernel.client.stop_channels()
+    kernel.manager.cleanup_resources()
     kernel.start()
     return seconds
 
@@ -346,7 +346,9 @@ WAYS = {
 def test_an_exit_code_is_told(place, warm, way):
     error = fails(place, place.script(WRONG), way, 1, ranks=2, warm=warm)
     assert str(error) == WAYS[way]
-    assert error.run.exit_codes[1] == (4 if way == "silent" else 3 if way == "exit" else 1)
+    assert error.run.exit_codes[1] == (
+        4 if way == "silent" else 3 if way == "exit" else 1
+    )
 
 
 def test_a_rank_that_leaves_early_is_named(place):
@@ -476,9 +478,17 @@ def test_every_line_is_whole_and_labelled(place, warm, capsys):
 
 
 def test_what_a_script_started_ends_with_it(place, warm):
-    text = "import subprocess\nsubprocess.Popen(['sleep', '99'], start_new_session=True)"
+    text = (
+        "import subprocess\nsubprocess.Popen(['sleep', '99'], start_new_session=True)"
+    )
     torchrun(place.script(text), ranks=2, warm=warm, quiet=True)
     assert place.until_gone(place.idle, place.left) < 10
+
+
+@pytest.fixture
+def short(tmp_path_factory):
+    """A new folder with a short path, as that of a socket must be."""
+    return tmp_path_factory.mktemp("t")
 
 
 LEARNER = """
@@ -486,7 +496,7 @@ from ringside.launch import torchrun
 run = torchrun("04_ring_all_reduce", ranks=2, record=True)
 assert run.recording and run.lines[0][-1][:3] == "ok:"
 run = torchrun({script!r}, ranks=2)
-assert run.lines == {{0: ["naïve 环 0"], 1: ["naïve 环 1"]}}, run.lines
+assert run.lines == {{r: ["na\\u00efve \\u73af %d" % r] for r in (0, 1)}}, run.lines
 """
 SPEAK = "import os\nprint('naïve 环', os.environ['RANK'])\n"
 
@@ -512,11 +522,11 @@ def learned(place, learner) -> None:
     assert not list(place.cache.rglob("*"))
 
 
-def test_two_learners_at_once(tmp_path):
+def test_two_learners_at_once(short):
     places = []
     for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        places.append(Place(tmp_path / name))
+        (short / name).mkdir()
+        places.append(Place(short / name))
     learners = [learn(place) for place in places]
     for place, learner in zip(places, learners, strict=True):
         learned(place, learner)
@@ -542,7 +552,7 @@ LEFT_OVER = {
 }
 
 
-def test_what_others_left_in_the_environment(tmp_path):
+def test_what_others_left_in_the_environment(short):
     with socket.socket() as busy:
         busy.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -550,25 +560,28 @@ def test_what_others_left_in_the_environment(tmp_path):
             busy.listen()
         except OSError:
             pass  # somebody else has it, which is as good
-        place = Place(tmp_path)
-        learned(place, learn(place, **LEFT_OVER))
+        place = Place(short)
+        far = short / ("far" * 20)
+        far.mkdir()
+        learned(place, learn(place, **LEFT_OVER, TMPDIR=str(far)))
+        assert not list(far.iterdir())
 
 
 @ANOTHER
-def test_a_host_name_that_does_not_resolve(tmp_path):
+def test_a_host_name_that_does_not_resolve(short):
     rename = 'echo no-such-host.invalid > /proc/sys/kernel/hostname && exec "$@"'
-    place = Place(tmp_path)
+    place = Place(short)
     learned(place, learn(place, before=["unshare", "-ru", "sh", "-c", rename, "sh"]))
 
 
 @ANOTHER
-def test_a_read_only_checkout_with_an_awkward_name(tmp_path):
-    root = tmp_path / "my course 课程 $HOME"
+def test_a_read_only_checkout_with_an_awkward_name(short):
+    root = short / "my course 课程 $HOME"
     for folder in ("notebooks/ringside", "scripts"):
         away = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder, root / folder, ignore=away)
     lock = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && '
     lock += 'cd "$0/notebooks" && ! touch x 2>/dev/null && exec "$@"'
-    place = Place(tmp_path)
+    place = Place(short)
     learned(place, learn(place, root, ["unshare", "-rm", "sh", "-c", lock, str(root)]))
     assert not list(root.rglob("__pycache__"))

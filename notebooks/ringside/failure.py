@@ -4,9 +4,11 @@ import linecache
 import os
 import re
 import signal
-import time
 from collections import defaultdict
+from datetime import datetime
 from pathlib import Path
+
+from .rank import write
 
 KEPT = 5  # logs of failed runs
 HINTS = {
@@ -38,28 +40,42 @@ def explain(end: dict, ranks: int, timeout: float, script: Path) -> RankFailed |
     if end["hung"]:
         return hung(end, ranks, timeout, script)
     failed, codes = end["failed"], end["codes"]
-    killed = [r for r, code in codes.items() if code < 0 and r not in failed]
     order = sorted(failed, key=lambda r: (failed[r]["victim"], failed[r]["time"]))
-    first = order[0] if order else None
-    if killed and (first is None or failed[first]["victim"]):
-        name = signal.Signals(-codes[killed[0]]).name
-        hint = HINTS.get(name, "by another process")
-        return RankFailed(f"rank {killed[0]} was killed ({name}), {hint}")
-    if first is None:
-        bad = [r for r, code in codes.items() if code]
-        return RankFailed(f"{name(bad)} ended with an exit code") if bad else None
-    return raised(first, failed[first], end["stderr"].get(first, ""))
+    if end["lost"] and all(reason["victim"] for reason in failed.values()):
+        return gone(end["lost"][0], codes[end["lost"][0]])
+    if not order:
+        return None
+    first, reason = order[0], failed[order[0]]
+    error = raised(first, reason, end["stderr"].get(first, ""))
+    if reason["victim"] and end["done"]:
+        early = f"{name(end['done'])} ended while rank {first} still waited"
+        error.args = (f"{early}: {headline(reason)}",)
+    return error
+
+
+def gone(rank: int, code: int) -> RankFailed:
+    """Return the error for a rank that went without a word."""
+    if code > 0:
+        return RankFailed(f"rank {rank} ended with exit code {code}")
+    sign = signal.Signals(-code).name
+    hint = HINTS.get(sign, "by another process")
+    return RankFailed(f"rank {rank} was killed ({sign}), {hint}")
 
 
 def raised(rank: int, reason: dict, stderr: str) -> RankFailed:
     """Return the error for a rank that raised, or left with an exit code."""
     if reason["type"] == "SystemExit":
         said = stderr.strip().rpartition("\n")[2]
-        return RankFailed(f"rank {rank} left with exit code {reason['code']}: {said}")
-    text = reason["message"].partition("\n")[0]
-    error = RankFailed(f"rank {rank} raised {reason['type']}: {text}")
+        left = f"rank {rank} left with exit code {reason['code']}"
+        return RankFailed(f"{left}: {said}" if said else left)
+    error = RankFailed(f"rank {rank} raised {headline(reason)}")
     error.details = reason["traceback"].rstrip()
     return error
+
+
+def headline(reason: dict) -> str:
+    """Return the last line of a traceback, cut after the first line of the message."""
+    return f"{reason['type']}: {reason['message']}".partition("\n")[0]
 
 
 def hung(end: dict, ranks: int, timeout: float, script: Path) -> RankTimeout:
@@ -75,20 +91,19 @@ def hung(end: dict, ranks: int, timeout: float, script: Path) -> RankTimeout:
 
 def keep_log(stem: str, run) -> str:
     """Write down all that the ranks said, and return a line that says where."""
-    folder = Path(
-        os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ringside"
-    )
-    path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{stem}.log"
     text = f"$ {run.command}\n"
     for rank, lines in run.lines.items():
         printed = "".join(f"{line}\n" for line in lines)
         text += f"\n--- rank {rank}\n{printed}{run.stderr.get(rank, '')}"
     try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(cache, "ringside")
         folder.mkdir(parents=True, exist_ok=True)
-        for old in sorted(folder.glob("*.log"))[: 1 - KEPT]:
+        path = folder / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{os.getpid()}-{stem}.log"
+        write(path, text)
+        for old in sorted(folder.glob("*.log"))[:-KEPT]:
             old.unlink(missing_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError:
+    except (OSError, RuntimeError):  # no room, or no home
         return ""
     return f"\nAll that the ranks said is in {path}"
 
@@ -101,6 +116,7 @@ def name(ranks: list[int]) -> str:
 
 def standing(dump: str, script: str) -> str:
     """Return the line of the script that a rank was at, read from its last words."""
+    linecache.checkcache(script)
     frames = re.findall(r'File "(.*)", line (\d+) in (\S+)', dump)
     for path, line, function in frames:  # the innermost comes first
         if path == script:

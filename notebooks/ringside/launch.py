@@ -8,6 +8,7 @@ import shutil
 import socket
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from .failure import explain, keep_log
 from .recording import read
 from .server import server
 
+DAY = 86400
 ROOT = Path(__file__).resolve().parents[2]
 MISLEADING = re.compile(  # what another launcher, network or kernel left behind
     "(PET|TORCHELASTIC|SLURM|PMI|PMIX|OMPI|GROUP|ROLE|MASTER|GLOO)_.*"
@@ -53,14 +55,10 @@ def torchrun(
     interpreters, as with the command shown. timeout is in seconds.
     """
     path, words = find(script), [str(arg) for arg in args]
-    if (
-        isinstance(timeout, bool)
-        or not isinstance(timeout, int | float)
-        or timeout <= 0
-    ):
-        raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
+    refuse(words, ranks, timeout, env, warm)
     with server() as line:
-        ranks = how_many(ranks, line, warm)
+        if ranks is None:
+            ranks = line.gpus if line.gpus > 1 else 4
         run = Run(command(path, words, ranks, record), {r: [] for r in range(ranks)})
         show = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
         show(f"$ {run.command}")
@@ -72,12 +70,13 @@ def torchrun(
         order |= {"timeout": timeout, "folder": str(folder), "cwd": str(ROOT)}
         order["env"] = environment(TMPDIR=str(folder)) | (env or {})
         try:
-            for event in line.ask(order, timeout):
-                if "end" in event:
-                    end = by_rank(event["end"])
-                else:
-                    run.lines[event["rank"]].append(event["line"])
-                    show(f"rank {event['rank']} | {event['line']}")
+            with closing(line.ask(order, timeout)) as events:
+                for event in events:
+                    if "end" in event:
+                        end = by_rank(event["end"])
+                    else:
+                        run.lines[event["rank"]].append(event["line"])
+                        show(f"rank {event['rank']} | {event['line']}")
             if record and (folder / "recording.jsonl").exists():
                 run.recording = read(folder / "recording.jsonl")
         finally:
@@ -109,31 +108,43 @@ def find(script: str) -> Path:
     raise FileNotFoundError(f"there is no script {script!r}; did you mean {near[0]!r}?")
 
 
-def how_many(ranks: int | None, line, warm: bool) -> int:
-    """Return the number of ranks to start, or say why it can't be that many."""
-    if ranks is None:
-        return line.gpus if line.gpus > 1 else 4
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+def refuse(words: list[str], ranks, timeout, env, warm: bool) -> None:
+    """Raise ValueError, in words, for what no run can be started with."""
+    if ranks is not None and (type(ranks) is not int or ranks < 1):
         raise ValueError(f"ranks is a whole number, 1 or more, not {ranks!r}")
-    each, free = (100 if warm else 350), free_megabytes()
-    if ranks * each > free:
-        most = max(1, free // each)
+    if type(timeout) not in (int, float) or not 0 < timeout <= DAY:
         raise ValueError(
-            f"{ranks} ranks need about {ranks * each} MB of memory, and {free} MB are"
-            f" free: ask for {most} or fewer"
+            f"timeout is in seconds, above 0 and up to a day, not {timeout!r}"
         )
-    return ranks
+    if any("\0" in word for word in words):
+        raise ValueError("an argument of a script can't have a zero byte in it")
+    pairs = env.items() if isinstance(env, dict) else [(env, "")] * (env is not None)
+    for key, value in pairs:
+        strings = isinstance(key, str) and isinstance(value, str)
+        if not strings or not key or "=" in key or "\0" in key + value:
+            raise ValueError(
+                f"env is like {{'NAME': 'text'}}, and can't have {key!r} in it"
+            )
+    each, free = (100 if warm else 350), free_megabytes()
+    if (ranks or 1) * each > free:
+        raise ValueError(
+            f"{ranks or 'even a few'} ranks need more than the {free} MB of memory that"
+            f" are free, at about {each} MB each: ask for {max(1, free // each)} or fewer"
+        )
 
 
-def free_megabytes() -> int:
+def free_megabytes(group: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the memory that is left, to the machine or to this container."""
     free = psutil.virtual_memory().available
-    group = Path("/sys/fs/cgroup")
-    try:
-        most = int((group / "memory.max").read_text())
-        free = min(free, most - int((group / "memory.current").read_text()))
-    except (OSError, ValueError):  # no limit, or no such files
-        pass
+    old = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
+    for limit, used in (("memory.max", "memory.current"), old):
+        try:
+            most, now = (int((group / name).read_text()) for name in (limit, used))
+            stat = (group / used).with_name("memory.stat").read_text()
+            cache = re.search(r"^inactive_file (\d+)$", stat, re.MULTILINE)
+            free = min(free, most - now + int(cache[1]))
+        except (OSError, ValueError, TypeError):  # no limit, or no such files
+            pass
     return free // 2**20
 
 

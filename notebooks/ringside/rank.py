@@ -4,6 +4,7 @@ The script runs as if typed after `python`. Standard library only: a rank that s
 from a fresh interpreter must not pay for anything else.
 """
 
+import atexit
 import ctypes
 import faulthandler
 import json
@@ -11,11 +12,12 @@ import os
 import runpy
 import signal
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
 
-BORN = dict(os.environ)
+BORN, BIRTHPLACE = dict(os.environ), os.getpid()
 PEER_LOST = ("closed by peer", "reset by peer", "connectFullMesh", "Broken pipe")
 PEER_LOST += ("Connection refused", "remote process exited", "Timed out waiting")
 PEER_LOST += ("NCCL", "DistNetworkError", "DistStoreError")
@@ -29,12 +31,19 @@ def run_warm(order: dict) -> None:
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    run(order["script"], order["args"], order["folder"])
+    if "numpy" in sys.modules:  # or every rank draws the same numbers
+        sys.modules["numpy"].random.seed()
+    run(order["script"], order["args"], order["folder"], BIRTHPLACE)
+    threading._shutdown()  # end as a script does, but without taking torch apart
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # to return would be to wait for the other ranks
 
 
-def run(script: str, args: list[str], folder: str) -> None:
+def run(script: str, args: list[str], folder: str, parent: int) -> None:
     """Run the script; leave its pid, and on failure the reason, in the folder."""
-    die_with_parent()
+    die_with(parent)
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)
@@ -57,7 +66,7 @@ def fail(error: BaseException, script: str, place: Path) -> None:
     own = [i for i, frame in enumerate(told.stack) if frame.filename == script]
     told.stack = traceback.StackSummary.from_list(
         frame
-        for frame in told.stack[own[0] if own else 0 :]
+        for frame in told.stack[own[0] if own else len(told.stack) :]
         if "distributed/elastic/" not in frame.filename
     )
     code = 1
@@ -88,14 +97,15 @@ def write(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def die_with_parent() -> None:
-    """Ask Linux to kill this process when the one that started it ends."""
+def die_with(parent: int) -> None:
+    """Ask Linux to kill this process when its parent ends; end it if that has ended."""
     if sys.platform == "linux":
-        parent = os.getppid()
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            os._exit(1)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
+if parent := os.environ.pop("RINGSIDE_SUPERVISOR", None):  # in the fork server
+    die_with(int(parent))
 if __name__ == "__main__":
-    run(sys.argv[2], sys.argv[3:], sys.argv[1])
+    run(sys.argv[3], sys.argv[4:], sys.argv[2], int(sys.argv[1]))

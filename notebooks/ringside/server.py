@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-GRACE = 10.0  # seconds that a supervisor has to end its ranks
+LONGEST = 58  # bytes of a folder that a socket's path can lie in
+GRACE = 8.0  # seconds that a supervisor has to end its ranks
 
 _lock = threading.Lock()
 _server = None
@@ -26,7 +27,11 @@ class Server:
     def __init__(self):
         from .launch import environment
 
-        self.folder = tempfile.mkdtemp(prefix="rs-")
+        paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        base = tempfile.gettempdir()
+        if len(os.fsencode(base)) > LONGEST:
+            base = "/tmp"
+        self.folder = tempfile.mkdtemp(prefix="rs-", dir=base)
         self.pid = os.getpid()
         self.log = Path(self.folder, "supervisor.log")
         with self.log.open("wb") as log:
@@ -40,16 +45,21 @@ class Server:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,  # the interrupt key is for the kernel
-                env=environment(PYTHONPATH=str(Path(__file__).parents[1])),
+                env=environment(PYTHONPATH=os.pathsep.join(filter(None, paths))),
             )
         self.answers = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
         atexit.register(self.close)
-        self.gpus = self._answer(120)["gpus"]
+        try:
+            self.gpus = self._answer(120)["gpus"]
+        except BaseException:
+            self.close(0)
+            raise
 
     def _listen(self) -> None:
-        for line in self.process.stdout:
-            self.answers.put(json.loads(line))
+        with self.process.stdout as events:
+            for line in events:
+                self.answers.put(json.loads(line))
         self.answers.put(None)
 
     def _answer(self, seconds: float) -> dict:
@@ -59,9 +69,11 @@ class Server:
         except queue.Empty:
             event = None
         if event is None:
+            self.answers.put(None)  # nor will there be another one
             said = self.log.read_text(errors="replace") if self.log.exists() else ""
             self.close(0)
-            raise RuntimeError(f"the supervisor of the ranks is gone. {said[-2000:]}")
+            text = "the process that watches the ranks is gone; run the cell again"
+            raise RuntimeError(f"{text}\n{said[-2000:]}".strip())
         return event
 
     def ask(self, order: dict, timeout: float) -> Iterator[dict]:
@@ -79,7 +91,7 @@ class Server:
                 self._stop()
 
     def _send(self, order: dict) -> None:
-        with suppress(BrokenPipeError):
+        with suppress(BrokenPipeError, ValueError):  # the supervisor is gone
             self.process.stdin.write(json.dumps(order).encode() + b"\n")
             self.process.stdin.flush()
 
@@ -90,6 +102,8 @@ class Server:
             self._send({"stop": True})
             while "end" not in self._answer(last - time.monotonic()):
                 pass
+        except RuntimeError:  # the supervisor is gone, and the run with it
+            pass
         except BaseException:
             self.close(0)
             raise

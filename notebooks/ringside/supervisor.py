@@ -9,6 +9,8 @@ fresh interpreters (plain).
 
 import ctypes
 import json
+import logging
+import math
 import multiprocessing.forkserver
 import os
 import queue
@@ -21,13 +23,15 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import torch
 from torch.distributed import TCPStore
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
-from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.api import (
+    MultiprocessContext,
+    SignalException,
+)
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
@@ -38,14 +42,14 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from . import rank
-
-GRACE = 5.0  # seconds between a polite end and SIGKILL
+from .watch import GRACE, Watch, sweep
 
 
 class Loopback(RendezvousHandler):
     """A meeting place for one node, on a port that only this machine can reach."""
 
     use_agent_store = True
+    last_look = math.inf
 
     def __init__(self, params):
         self.run_id = params.run_id
@@ -75,98 +79,30 @@ class Loopback(RendezvousHandler):
         pass
 
     def num_nodes_waiting(self):
+        """Answer the launcher, which asks each time it has found the ranks well."""
+        Loopback.last_look = time.monotonic()
         return 0
 
     def shutdown(self):
         return True
 
 
+def all_ended(ranks: MultiprocessContext) -> bool:
+    """Say whether every rank has ended by itself, as ours do; torch's own wait."""
+    ended = all(process.exitcode is not None for process in ranks._pc.processes)
+    if ended:
+        ranks._return_values = dict.fromkeys(range(ranks.nprocs))
+    return ended
+
+
 class Stopped(BaseException):
     """The kernel wants the run to end."""
-
-
-class Watch(threading.Thread):
-    """Follows one run: passes on what ranks print, and ends ranks that outstay."""
-
-    def __init__(self, request: dict, keep: set[int], tell):
-        super().__init__(daemon=True)
-        self.folder, self.keep, self.tell = Path(request["folder"]), keep, tell
-        self.deadline = time.monotonic() + request["timeout"]
-        self.leave_by = None
-        self.over = threading.Event()
-        self.passed_on = {}  # bytes of output, by rank
-        self.hung = []
-
-    def run(self):
-        while not self.over.wait(0.02):
-            self.pass_on()
-            now = time.monotonic()
-            if self.leave_by is None and now > self.deadline:
-                self.end_hung()
-            if self.leave_by is None and (self.hung or self.trouble()):
-                self.leave_by = now + GRACE
-            if self.leave_by is not None and now > self.leave_by:
-                sweep(self.keep)
-        self.pass_on(last=True)
-
-    def logs(self, name: str) -> dict[int, Path]:
-        """Return where each rank's stdout or stderr goes."""
-        found = self.folder.glob(f"logs/*/attempt_0/*/{name}.log")
-        return {int(path.parent.name): path for path in sorted(found)}
-
-    def pass_on(self, last: bool = False):
-        """Tell the whole lines that ranks have printed since the last time."""
-        for r, path in self.logs("stdout").items():
-            with path.open("rb") as file:
-                file.seek(self.passed_on.get(r, 0))
-                text = file.read()
-            if not last:
-                text = text[: text.rfind(b"\n") + 1]
-            self.passed_on[r] = self.passed_on.get(r, 0) + len(text)
-            for line in text.decode(errors="replace").splitlines():
-                self.tell(rank=r, line=line)
-
-    def alive(self) -> dict[int, int]:
-        """Return the pid of every rank that has begun and not ended."""
-        pids = {int(p.stem): int(p.read_text()) for p in self.folder.glob("*.pid")}
-        return {r: pid for r, pid in sorted(pids.items()) if runs(pid)}
-
-    def trouble(self) -> bool:
-        """Say whether a rank has failed, or has gone without a word."""
-        begun, done = self.folder.glob("*.pid"), self.folder.glob("*.done")
-        silent = {p.stem for p in begun} - {p.stem for p in done}
-        return any(self.folder.glob("*.failed")) or bool(
-            silent - {str(r) for r in self.alive()}
-        )
-
-    def end_hung(self):
-        """End the ranks that still run, each telling first where it stands."""
-        hung = self.alive()
-        for pid in hung.values():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGABRT)
-        self.hung = list(hung)
-
-
-def runs(pid: int) -> bool:
-    """Say whether the process is there and not just waiting to be reaped."""
-    with suppress(psutil.Error):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
-
-
-def sweep(keep: set[int]) -> None:
-    """Kill every process below this one, but for those to keep."""
-    for child in psutil.Process().children(recursive=True):
-        if child.pid not in keep:
-            with suppress(psutil.Error):
-                child.kill()
 
 
 class Supervisor:
     def __init__(self, workdir: str):
         self.requests = queue.SimpleQueue()
-        self.busy = threading.Event()
+        self.busy, self.unwanted = threading.Event(), threading.Event()
         self.workdir = tempfile.tempdir = workdir
         self.events = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
         self.orders = os.fdopen(os.dup(0), "rb")
@@ -175,8 +111,17 @@ class Supervisor:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if sys.platform == "linux":  # ranks that lose their parent become ours
             ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+        MultiprocessContext._is_done = all_ended
+        logging.disable()  # nobody reads it, and torch imports much to write it
         rendezvous_handler_registry.register("loopback", Loopback)
         multiprocessing.set_forkserver_preload(["torch.distributed", rank.__name__])
+        self.born = os.environ | {"RINGSIDE_SUPERVISOR": str(os.getpid())}
+        self.start_fork_server()
+
+    def start_fork_server(self) -> None:
+        """Start the process that ranks are forked from, unless it is there."""
+        os.environ.clear()
+        os.environ.update(self.born)
         multiprocessing.forkserver.ensure_running()
 
     def tell(self, **event) -> None:
@@ -188,17 +133,23 @@ class Supervisor:
         """Queue requests; stop the run when asked, or when the kernel is gone."""
         for line in self.orders:
             order = json.loads(line)
-            if "stop" not in order:
+            if "stop" in order:
+                self.end_run()
+            else:
+                self.unwanted.clear()
                 self.requests.put(order)
-            elif self.busy.is_set():
-                os.kill(os.getpid(), signal.SIGTERM)
         self.requests.put(None)
-        if self.busy.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)
+        self.end_run()
         time.sleep(GRACE + 1)
         sweep(set())
         shutil.rmtree(self.workdir, ignore_errors=True)
         os._exit(1)
+
+    def end_run(self) -> None:
+        """Stop the run under way, or the one that is about to start."""
+        self.unwanted.set()
+        if self.busy.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def serve(self) -> None:
         """Run requests one after another, until the kernel is gone."""
@@ -211,21 +162,23 @@ class Supervisor:
 
     def launch(self, request: dict) -> dict:
         """Run one request to its end and return what became of it."""
+        self.start_fork_server()
         os.environ.clear()
         os.environ.update(request["env"])
         os.chdir(request["cwd"])
-        multiprocessing.forkserver.ensure_running()
         keep = {child.pid for child in psutil.Process().children(recursive=True)}
-        watch = Watch(request, keep, self.tell)
+        Loopback.last_look = math.inf
+        watch = Watch(request, keep, self.tell, lambda: Loopback.last_look)
         watch.start()
-        end = {"codes": {}, "stopped": False, "error": None}
+        codes, end = {}, {"stopped": False, "error": None}
         try:
             signal.signal(signal.SIGTERM, stop)
             self.busy.set()
+            if self.unwanted.is_set():
+                raise Stopped
             start(request)
-            end["codes"] = dict.fromkeys(range(request["ranks"]), 0)
         except ChildFailedError as error:
-            end["codes"] = {r: f.exitcode for r, f in error.failures.items()}
+            codes = {r: failure.exitcode for r, failure in error.failures.items()}
         except (SignalException, Stopped):
             end["stopped"] = True
         except Exception as error:
@@ -233,15 +186,11 @@ class Supervisor:
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self.busy.clear()
-            sweep(keep)
+            while psutil.wait_procs(sweep(keep), 1)[0]:
+                pass  # until there is none left to wait for
             watch.over.set()
             watch.join()
-        paths = watch.folder.glob("*.failed")
-        end["failed"] = {int(p.stem): json.loads(p.read_text("utf-8")) for p in paths}
-        end["hung"] = watch.hung
-        logs = watch.logs("stderr").items()
-        end["stderr"] = {r: path.read_text("utf-8", "replace") for r, path in logs}
-        return end
+        return end | watch.outcome(codes, request["ranks"])
 
 
 def stop(signum, frame):
@@ -265,12 +214,14 @@ def start(request: dict) -> None:
         shutdown_timeout=int(GRACE),
         signals_to_handle="SIGTERM",
     )
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle
     if request["warm"]:
-        order = {"script": script, "args": args, "env": request["env"]}
+        order = {"script": script, "args": args, "env": dict(os.environ)}
         elastic_launch(config, rank.run_warm)(order | {"folder": folder})
     else:
-        plain = ("-u", rank.__file__, folder, script, *args)
-        elastic_launch(config, sys.executable)(*plain)
+        words = ["-u", rank.__file__, str(os.getpid()), folder, script, *args]
+        words = [word.replace("$", "$$") for word in words]  # torch fills in templates
+        elastic_launch(config, sys.executable)(*words)
 
 
 def main() -> None:

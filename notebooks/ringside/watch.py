@@ -1,0 +1,108 @@
+"""Follows a run from beside it: passes on its output, and ends what outstays."""
+
+import json
+import math
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+GRACE = 5.0  # seconds between a polite end and SIGKILL
+
+
+class Watch(threading.Thread):
+    """Follows one run: passes on what ranks print, and ends ranks that outstay."""
+
+    def __init__(self, request: dict, keep: set[int], tell, last_look):
+        super().__init__(daemon=True)
+        self.folder, self.keep, self.tell = Path(request["folder"]), keep, tell
+        self.last_look = last_look  # when the launcher last found the ranks well
+        self.deadline = time.monotonic() + request["timeout"]
+        self.over = threading.Event()
+        self.passed_on = {}  # bytes of output, by rank
+        self.swept = []
+        self.hung, self.last_words = [], math.inf
+
+    def run(self):
+        while not self.over.wait(0.02):
+            self.pass_on()
+            now = time.monotonic()
+            if not self.hung and now > self.deadline:
+                self.end_hung()
+            if now > min(self.last_words, self.last_look()) + GRACE:
+                self.swept += (process.pid for process in sweep(self.keep))
+        self.pass_on(last=True)
+
+    def logs(self, name: str) -> dict[int, Path]:
+        """Return where each rank's stdout or stderr goes."""
+        found = self.folder.glob(f"logs/*/attempt_0/*/{name}.log")
+        return {int(path.parent.name): path for path in sorted(found)}
+
+    def pass_on(self, last: bool = False):
+        """Tell the whole lines that ranks have printed since the last time."""
+        for r, path in self.logs("stdout").items():
+            with path.open("rb") as file:
+                file.seek(self.passed_on.get(r, 0))
+                text = file.read()
+            if not last:
+                text = text[: text.rfind(b"\n") + 1]
+            self.passed_on[r] = self.passed_on.get(r, 0) + len(text)
+            for line in text.splitlines():
+                self.tell(rank=r, line=line.decode(errors="replace"))
+
+    def notes(self, kind: str) -> dict[int, str]:
+        """Return the files of one kind that ranks have left in the folder."""
+        paths = sorted(self.folder.glob(f"*.{kind}"))
+        return {int(path.stem): path.read_text("utf-8") for path in paths}
+
+    def end_hung(self):
+        """End the ranks that still run, each telling first where it stands."""
+        pids = {r: int(text) for r, text in self.notes("pid").items()}
+        self.hung = [r for r, pid in sorted(pids.items()) if runs(pid)]
+        self.last_words = time.monotonic() if self.hung else math.inf
+        for r in self.hung:
+            with suppress(ProcessLookupError):
+                os.kill(pids[r], signal.SIGABRT)
+
+    def outcome(self, failures: dict[int, int], ranks: int) -> dict:
+        """Return what became of each rank, given the exit codes that torch saw."""
+        failed = {r: json.loads(text) for r, text in self.notes("failed").items()}
+        swept = [r for r, pid in self.notes("pid").items() if int(pid) in self.swept]
+        own = {
+            r: c for r, c in failures.items() if c != -signal.SIGTERM and r not in swept
+        }
+        codes = dict.fromkeys(range(ranks), -signal.SIGTERM if failures else 0)
+        codes |= dict.fromkeys(swept, -signal.SIGKILL)
+        codes |= dict.fromkeys(self.notes("done"), 0)
+        codes |= own | {r: reason["code"] for r, reason in failed.items()}
+        codes |= dict.fromkeys(self.hung, -signal.SIGABRT)
+        logs = self.logs("stderr").items()
+        return {
+            "failed": failed,
+            "hung": self.hung,
+            "done": list(self.notes("done")),
+            "codes": codes,
+            "lost": [r for r in own or failures if r not in failed],
+            "stderr": {r: path.read_text("utf-8", "replace") for r, path in logs},
+        }
+
+
+def runs(pid: int) -> bool:
+    """Say whether the process is there and not just waiting to be reaped."""
+    with suppress(psutil.Error):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def sweep(keep: set[int]) -> list[psutil.Process]:
+    """Kill every process below this one, but for those to keep; return the killed."""
+    below = psutil.Process().children(recursive=True)
+    found = [process for process in below if process.pid not in keep]
+    for process in found:
+        with suppress(psutil.Error):
+            process.kill()
+    return found
