@@ -66,7 +66,10 @@ def main(argv):
     try:
         if sys.version_info[:2] < OLDEST:
             this = f"{platform.python_version()} ({sys.executable})"
-            raise CourseError(f"Python 3.11 or newer is needed; this is {this}.")
+            raise CourseError(
+                f"Python 3.11 or newer is needed; this is {this}: start a newer one, "
+                "as in python3.12 scripts/course.py lab."
+            )
         if os.name == "nt":
             raise CourseError("the course does not run on native Windows: use WSL2.", 2)
         if command not in ("lab", "test", "doctor"):
@@ -387,7 +390,7 @@ def doctor(installed):
     )
     rows["Python"] = f"{platform.python_version()} in {sys.prefix}"
     if not installed:
-        line = shlex.join(["python3", os.path.relpath(__file__), "lab"])
+        line = shlex.join(["python3", sys.argv[0], "lab"])
         faults.append(f"The course is not installed yet, or not whole: run {line}")
     elif lacking:
         line = shlex.join([sys.executable, "-m", "pip", "install", *lacking])

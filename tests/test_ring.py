@@ -153,7 +153,7 @@ def test_the_player_has_all_steps_in_pictures_and_words(events):
     assert len(stage.children) == len(text.children) == len(steps.options) == 7
     assert "step 3 of 6 · scatter-reduce" in text.children[3].value
     assert all("<img alt=" in child.value for child in stage.children)
-    play, slider = controls.children
+    _, play, slider = controls.children
     assert (play.max, slider.max) == (6, 6)
     linked = {(j.source[0].model_id, j.target[0].model_id) for j in player.joints}
     assert (play.model_id, slider.model_id) in linked

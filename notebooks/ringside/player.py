@@ -24,6 +24,15 @@ def image(svg: str) -> str:
     )
 
 
+def spoken(words: str) -> str:
+    """Return a description as HTML, with a line for each rank."""
+    return (
+        f"<small>{escape(words).replace('rank 0:', '<br>rank 0:', 1)}</small>".replace(
+            "; ", "<br>"
+        )
+    )
+
+
 class Picture:
     """A still or moving picture, shown when it is the last value of a cell."""
 
@@ -59,26 +68,23 @@ class Player(widgets.VBox):
         pictures = [image(ring.frame(events, step)) for step in range(last + 1)]
         words = [ring.describe(rows, step) for step in range(last + 1)]
         self.fallback = image(ring.strip(events)) if len(rows[0]) <= 5 else pictures[-1]
-        slider = widgets.IntSlider(
-            min=0, max=last, description="Step", tooltip="Step: arrow keys move it"
-        )
-        play = widgets.Play(min=0, max=last, interval=1400, tooltip="Play or pause")
+        slider = widgets.IntSlider(min=0, max=last, description="Step:")
+        play = widgets.Play(min=0, max=last, interval=1400)
+        name = widgets.Label("Play, stop, repeat:")  # its buttons have no names
         steps = widgets.ToggleButtons(
             options=[str(step) for step in range(last + 1)],
             style={"button_width": "3.2em"},
             tooltips=words,
         )
-        stage = widgets.Stack(
-            [widgets.HTML(p) for p in pictures], selected_index=0
-        )
-        text = widgets.Stack([widgets.HTML(escape(w)) for w in words], selected_index=0)
+        stage = widgets.Stack([widgets.HTML(p) for p in pictures], selected_index=0)
+        text = widgets.Stack([widgets.HTML(spoken(w)) for w in words], selected_index=0)
         self.joints = [
             widgets.jslink((play, "value"), (slider, "value")),
             widgets.jslink((slider, "value"), (steps, "index")),
             widgets.jslink((slider, "value"), (stage, "selected_index")),
             widgets.jslink((slider, "value"), (text, "selected_index")),
         ]
-        super().__init__([widgets.HBox([play, slider]), steps, stage, text])
+        super().__init__([widgets.HBox([name, play, slider]), steps, stage, text])
         self.events = events
 
     def __repr__(self) -> str:

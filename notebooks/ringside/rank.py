@@ -7,6 +7,7 @@ from a fresh interpreter must not pay for anything else.
 import atexit
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import runpy
@@ -107,5 +108,7 @@ def die_with(parent: int) -> None:
 
 if parent := os.environ.pop("RINGSIDE_SUPERVISOR", None):  # in the fork server
     die_with(int(parent))
+    gc.collect()
+    gc.freeze()  # so that a collection in a rank need not go through all of torch
 if __name__ == "__main__":
     run(sys.argv[3], sys.argv[4:], sys.argv[2], int(sys.argv[1]))

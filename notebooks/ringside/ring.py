@@ -12,7 +12,8 @@ HUES = "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #F0E442 #8C6BB1 #999999"
 NEW, WRONG = "#dce2ea", "#c1121f"
 STACK = 60  # the height of a full stack
 OUTLINE = f'<path fill="none" stroke="{INK}" stroke-width="2" d="{{}}"/>'
-NUMBERS = '<g font-size="11" text-anchor="middle">{}</g>'
+NUMBERS = '<g font-size="12" text-anchor="middle">{}</g>'
+HALO = ' stroke="#fff" stroke-width="4" paint-order="stroke"'
 SENTENCES = {
     "start": "Every rank holds its own numbers, one stripe in each chunk.",
     "scatter-reduce": "Each rank sends one chunk right, and adds what comes from the left.",
@@ -155,7 +156,9 @@ def token(stage: Stage, event: dict, part: float, style: str = "") -> str:
         f'<g{style}><path fill="#fff" stroke="{INK}" stroke-width="1.5" '
         f'd="{box(x - w / 2, y - h / 2, w, h)}"/>'
         + paint([stripes(*inside, chunk, value, stage.ranks)])
-        + NUMBERS.format(f'<text x="{n(x)}" y="{n(y - h / 2 - 4)}">c{chunk}</text>')
+        + NUMBERS.format(
+            f'<text x="{n(x)}" y="{n(y - h / 2 - 4)}"{HALO}>c{chunk}</text>'
+        )
         + "</g>"
     )
 
@@ -216,7 +219,7 @@ def frame(events: list[dict], step: int) -> str:
     return svg(stage.width, stage.height, describe(rows, step), body)
 
 
-def strip(events: list[dict], columns: int = 3) -> str:
+def strip(events: list[dict], columns: int = 2) -> str:
     """Return all stills on one sheet, for print and for readers who want to stop."""
     rows = table(events)
     stage = Stage(len(rows[0]))

@@ -45,6 +45,9 @@ from . import rank
 from .watch import GRACE, Watch, sweep
 
 
+PRELOAD = ["torch.distributed", "torch.distributed.elastic.multiprocessing.api"]
+
+
 class Loopback(RendezvousHandler):
     """A meeting place for one node, on a port that only this machine can reach."""
 
@@ -114,7 +117,7 @@ class Supervisor:
         MultiprocessContext._is_done = all_ended
         logging.disable()  # nobody reads it, and torch imports much to write it
         rendezvous_handler_registry.register("loopback", Loopback)
-        multiprocessing.set_forkserver_preload(["torch.distributed", rank.__name__])
+        multiprocessing.set_forkserver_preload([*PRELOAD, rank.__name__])
         self.born = os.environ | {"RINGSIDE_SUPERVISOR": str(os.getpid())}
         self.start_fork_server()
 
@@ -207,7 +210,7 @@ def start(request: dict) -> None:
         run_id="ringside",
         rdzv_backend="loopback",
         max_restarts=0,
-        monitor_interval=0.05,
+        monitor_interval=0.02,
         start_method="forkserver",
         logs_specs=DefaultLogsSpecs(f"{folder}/logs", redirects=Std.ALL),
         local_addr="127.0.0.1",

@@ -75,10 +75,14 @@ class Watch(threading.Thread):
         own = {
             r: c for r, c in failures.items() if c != -signal.SIGTERM and r not in swept
         }
+        lost = [r for r in own or failures if r not in failed]
+        victims = [r for r, reason in failed.items() if reason["victim"]]
         codes = dict.fromkeys(range(ranks), -signal.SIGTERM if failures else 0)
         codes |= dict.fromkeys(swept, -signal.SIGKILL)
         codes |= dict.fromkeys(self.notes("done"), 0)
         codes |= own | {r: reason["code"] for r, reason in failed.items()}
+        if lost or len(victims) < len(failed):  # whatever it was that ended victims
+            codes |= dict.fromkeys(victims, -signal.SIGTERM)
         codes |= dict.fromkeys(self.hung, -signal.SIGABRT)
         logs = self.logs("stderr").items()
         return {
@@ -86,7 +90,7 @@ class Watch(threading.Thread):
             "hung": self.hung,
             "done": list(self.notes("done")),
             "codes": codes,
-            "lost": [r for r in own or failures if r not in failed],
+            "lost": lost,
             "stderr": {r: path.read_text("utf-8", "replace") for r, path in logs},
         }
 
