@@ -92,7 +92,7 @@ def test_a_script_keeps_to_its_contract(path):
         "only torch and Python's own"
     )
     assert source.count("add_argument(") <= 3, "three flags at most"
-    assert len(source.splitlines()) <= 180
+    assert len(source.splitlines()) <= 190
     first = ast.get_docstring(ast.parse(source)).splitlines()[2].strip()
     assert first == f"torchrun --standalone --nproc-per-node 4 scripts/{path.name}"
     ending = source[source.index('if __name__ == "__main__":') :]
@@ -135,9 +135,9 @@ def test_a_notebook_keeps_to_its_budget(path):
     )
     assert statistics.median(lines) <= 6
     assert max(lines) <= 20
-    assert words <= 1800
+    assert words <= 1700
     assert len(code) + len(prose) <= 50
-    assert path.stat().st_size <= 120_000
+    assert path.stat().st_size <= 120 * 1024
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -84,7 +84,9 @@ def broadcast_mistake(program: Callable) -> str | None:
 
 def uneven_chunks(bounds: Callable) -> None:
     """Check a function that cuts numel numbers into one chunk for each rank."""
-    say(bounds_mistake(bounds), "nothing lost, nothing twice, sizes differ by 1 at most")
+    say(
+        bounds_mistake(bounds), "nothing lost, nothing twice, sizes differ by 1 at most"
+    )
 
 
 def bounds_mistake(bounds: Callable) -> str | None:

@@ -22,11 +22,12 @@ HINTS = {
 class RankFailed(RuntimeError):
     """A run that did not end well; the message names the rank that failed first."""
 
-    details = ""
+    details, log = "", None
 
     def _render_traceback_(self) -> list[str]:
         """Show the rank's own traceback in place of the kernel's."""
-        return [str(self), *self.details.splitlines()]
+        end = [f"All that the ranks said is in {self.log}"] if self.log else []
+        return [str(self), *self.details.splitlines(), *end]
 
 
 class RankTimeout(RankFailed):
@@ -89,8 +90,8 @@ def hung(end: dict, ranks: int, timeout: float, script: Path) -> RankTimeout:
     return error
 
 
-def keep_log(stem: str, run) -> str:
-    """Write down all that the ranks said, and return a line that says where."""
+def keep_log(stem: str, run) -> Path | None:
+    """Write down all that the ranks said, and return where, if that was possible."""
     text = f"$ {run.command}\n"
     for rank, lines in run.lines.items():
         printed = "".join(f"{line}\n" for line in lines)
@@ -104,8 +105,8 @@ def keep_log(stem: str, run) -> str:
         for old in sorted(folder.glob("*.log"))[:-KEPT]:
             old.unlink(missing_ok=True)
     except (OSError, RuntimeError):  # no room, or no home
-        return ""
-    return f"\nAll that the ranks said is in {path}"
+        return None
+    return path
 
 
 def name(ranks: list[int]) -> str:

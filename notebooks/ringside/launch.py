@@ -85,7 +85,7 @@ def torchrun(
     run.exit_codes, run.stderr = end["codes"], end["stderr"]
     if error := explain(end, ranks, timeout, path):
         error.run = run
-        error.details += keep_log(path.stem, run)
+        error.log = keep_log(path.stem, run)
         raise error
     return run
 
@@ -159,7 +159,6 @@ def command(path: Path, words: list[str], ranks: int, record: bool) -> str:
 def environment(**more: str) -> dict[str, str]:
     """Return the kernel's variables without what would mislead, loopback only."""
     kept = {k: v for k, v in os.environ.items() if not MISLEADING.fullmatch(k)}
-    names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
-    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
-        kept |= {variable: name for name in names}
+    for name in {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}:
+        kept |= {f"{who}_SOCKET_IFNAME": name for who in ("GLOO", "NCCL", "TP")}
     return kept | {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"} | more

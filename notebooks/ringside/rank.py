@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from pathlib import Path
 
 BORN, BIRTHPLACE = dict(os.environ), os.getpid()
@@ -110,5 +111,7 @@ if parent := os.environ.pop("RINGSIDE_SUPERVISOR", None):  # in the fork server
     die_with(int(parent))
     gc.collect()
     gc.freeze()  # so that a collection in a rank need not go through all of torch
+    for ending in weakref.finalize._registry:
+        ending.atexit = False  # nor the end of a rank take it apart
 if __name__ == "__main__":
     run(sys.argv[3], sys.argv[4:], sys.argv[2], int(sys.argv[1]))
