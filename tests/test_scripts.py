@@ -1,7 +1,6 @@
 """Launches every script for real: rank counts, sizes, bad arguments, clean exits."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,30 +13,6 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("[0-9]*.py"))
 RING = "04_ring_all_reduce"
 
-# forks ranks from a process that has torch, and lets each interpreter end as it would
-EXITS = """
-import os, runpy, socket, sys
-import torch, torch.distributed.elastic.multiprocessing.errors
-
-script, ranks, times = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-torch.set_num_threads(1)
-for _ in range(times):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    pids = []
-    for rank in range(ranks):
-        pid = os.fork()
-        if pid == 0:
-            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-            os.environ.update(WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
-            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-            sys.argv = [script]
-            runpy.run_path(script, run_name="__main__")
-            sys.exit(0)
-        pids.append(pid)
-    print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids])
-"""
-
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -49,19 +24,13 @@ def test_every_script_ends_with_ok(script, ranks):
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_no_rank_aborts_at_its_exit(script):
-    """Twenty launches on four ranks, and not one interpreter that crashes at its end."""
-    line = [
-        sys.executable,
-        "-c",
-        EXITS,
-        str(ROOT / "scripts" / f"{script}.py"),
-        "4",
-        "20",
-    ]
-    env = os.environ | {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else None
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=env)
-    codes = [text for text in done.stdout.splitlines() if text.startswith("[")]
-    assert codes == ["[0, 0, 0, 0]"] * 20, done.stderr[-2000:]
+    """Twenty launches on four ranks, and not one interpreter that crashes at its end.
+
+    Fresh interpreters, as only these crash: 5 of 20 launches of a script that keeps
+    its model past the end of the group do.
+    """
+    for _ in range(20):
+        torchrun(script, ranks=4, warm=False, quiet=True)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

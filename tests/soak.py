@@ -1,0 +1,258 @@
+"""The launcher's promises with their full counts: python tests/soak.py [--quick]
+
+Each trial is a scenario of test_launch.py. The table says how many trials kept the
+promise, and how long the slowest took, next to what was promised. It takes half an
+hour; --quick makes it a tenth of that.
+"""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "notebooks"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import test_launch as t  # noqa: E402
+from ringside import server as servers  # noqa: E402
+from ringside.failure import RankFailed, RankTimeout  # noqa: E402
+from ringside.launch import torchrun  # noqa: E402
+
+QUICK = "--quick" in sys.argv
+HANG = """
+import sys, time, torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+what, rank, ones = sys.argv[1], dist.get_rank(), torch.ones(10)
+if what == "other call":
+    dist.all_reduce(ones) if rank else dist.broadcast(ones, 0)
+elif what == "call left out" and rank:
+    dist.all_reduce(ones)
+elif what == "both receive":
+    dist.recv(ones, 1 - rank)
+elif what == "call too many":
+    for _ in range(5 + rank):
+        dist.all_reduce(ones)
+elif what == "endless loop":
+    while True:
+        pass
+time.sleep(600)
+"""
+SERVER = """
+import sys, time
+from jupyter_client.manager import KernelManager
+manager = KernelManager(kernel_name="python3")
+manager.start_kernel()
+client = manager.blocking_client()
+client.start_channels()
+client.wait_for_ready(timeout=60)
+client.execute(sys.argv[1])
+time.sleep(600)
+"""
+failures, rows = [], []
+
+
+def count(promise: str, times: int, most: float, trial) -> None:
+    """Run a trial so many times, and note how many kept within so many seconds."""
+    taken, kept = [], 0
+    for number in range(max(1, times // 10) if QUICK else times):
+        try:
+            taken.append(trial(number))
+            kept += taken[-1] <= most
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            failures.append(f"{promise}, trial {number}: {error!r}"[:2000])
+    worst = f"{max(taken):.2f}" if taken else "-"
+    rows.append(f"{promise:44} {kept:4} of {number + 1:<4} {worst:>6} s  {most:3} s")
+    print(rows[-1], flush=True)
+
+
+def place() -> t.Place:
+    """Return a new place, in a folder with a short path."""
+    return t.Place(Path(tempfile.mkdtemp(prefix="soak-", dir=scratch)))
+
+
+def kernels() -> None:
+    kernel = t.Kernel(Path(tempfile.mkdtemp(dir=scratch)))
+    kinds = [("sleep", True, 20), ("reduce", True, 20), ("recv", True, 20)]
+    kinds += [("print", True, 20), ("sleep", False, 20), ("recv", False, 20)]
+    for what, warm, times in kinds:
+        name = f"1 interrupt: {what}{'' if warm else ', plain'}"
+        count(name, times, 5, lambda _, w=what, x=warm: t.interrupt(kernel, w, x))
+    name = "1 interrupt: ranks that ignore SIGTERM"
+    count(name, 20, 10, lambda _: t.interrupt(kernel, "stubborn"))
+    name = "1 interrupt: at any moment"
+    count(name, 40, 5, lambda _: t.interrupt_at(kernel, random.uniform(0, 0.5)))
+    name = "1 interrupt: while a supervisor starts"
+    count(name, 10, 5, lambda _: t.interrupt_at(kernel, random.uniform(0, 3), False))
+    for how in ("restart", "shut down", "shut down now"):
+        count(f"2 kernel: {how}", 10, 5, lambda _, h=how: t.end_kernel(kernel, h))
+    for how in ("SIGKILL", "SIGTERM"):
+        count(f"3 kernel: {how}", 10, 5, lambda _, h=how: t.end_kernel(kernel, h))
+    count("3 Jupyter server: SIGKILL", 10, 5, lose_server)
+    for how, most in (("SIGKILL", 5), ("SIGSTOP", 10)):
+        name = f"4 supervisor: {how}"
+        count(name, 10, most, lambda _, h=how: t.lose_supervisor(kernel, h))
+    kernel.close()
+
+
+def lose_server(_) -> float:
+    """Return the seconds until all is gone that a killed Jupyter server had started."""
+    here = place()
+    cell = "from ringside.launch import torchrun; "
+    cell += f"torchrun({here.script(t.BUSY)!r}, 'recv', {str(here.temp)!r}, ranks=2)"
+    how = {"env": here.env, "cwd": t.ROOT / "notebooks"}
+    with subprocess.Popen([sys.executable, "-c", SERVER, cell], **how) as server:
+        begin = time.monotonic()
+        while len(list(here.temp.glob("ready-*"))) < 2:
+            assert time.monotonic() < begin + 60
+            time.sleep(0.05)
+        for path in here.temp.glob("ready-*"):
+            path.unlink()
+        begin = time.monotonic()
+        server.kill()
+    return here.until_gone(begin=begin)
+
+
+def wrong(here: t.Place, script: str, *args, **how) -> tuple[RankFailed, float]:
+    """Return the error of a run, and the seconds until it was there and all was gone."""
+    begin = time.monotonic()
+    error = t.fails(here, script, *args, **how)
+    return error, time.monotonic() - begin
+
+
+def raises(here: t.Place):
+    def trial(number: int, ranks: int, warm: bool = True) -> float:
+        rank = number % ranks
+        script = here.script(t.WRONG)
+        error, seconds = wrong(here, script, "raise", rank, ranks=ranks, warm=warm)
+        assert str(error) == f"rank {rank} raised ValueError: a sum of {rank} is wrong"
+        assert t.shown(error).count("Traceback") == 1
+        return seconds
+
+    count("7, 8 the right rank is named: 2 ranks", 50, 10, lambda n: trial(n, 2))
+    count("7, 8 the right rank is named: 4 ranks", 50, 10, lambda n: trial(n, 4))
+    name = "7, 8 the right rank is named: 4, plain"
+    count(name, 20, 10, lambda n: trial(n, 4, warm=False))
+
+    def killed(number: int, *more: str) -> float:
+        rank = number % 4
+        error, seconds = wrong(here, here.script(t.WRONG), "kill", rank, *more)
+        assert str(error).startswith(f"rank {rank} was killed (SIGKILL), usually out")
+        return seconds
+
+    count("7, 8 the killed rank is named", 50, 10, killed)
+    name = "7, 8 the same, others ignore SIGTERM"
+    count(name, 10, 10, lambda n: killed(n, "stubborn"))
+
+
+def hangs(here: t.Place) -> None:
+    kinds = ["other call", "call left out", "both receive", "call too many"]
+    kinds += ["endless loop", "sleep"]
+
+    def trial(number: int) -> float:
+        how = {"ranks": 2, "timeout": 3, "error": RankTimeout}
+        kind = kinds[number % len(kinds)]
+        error, seconds = wrong(here, here.script(HANG), kind, **how)
+        assert "stood at line" in t.shown(error)
+        return seconds - 3
+
+    count("9 a hang ends, by so much after its time", 18, 10, trial)
+
+
+def learners() -> None:
+    def crowd(_) -> float:
+        begin = time.monotonic()
+        places = [place() for _ in range(8)]
+        for here, learner in [(here, t.learn(here)) for here in places]:
+            t.learned(here, learner)
+        return time.monotonic() - begin
+
+    count("12 eight learners at once", 5, 60, crowd)
+    rename = 'echo no-such-host.invalid > /proc/sys/kernel/hostname && exec "$@"'
+    small = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
+    ways = {
+        "13 the variables that others leave": ([], t.LEFT_OVER),
+        "13 a host name that does not resolve": (["unshare", "-ru", rename], {}),
+        "14 shared memory of 1 MiB": (["unshare", "-rm", small], {}),
+        "14 at most 64 open files": (["env", 'ulimit -n 64; exec "$@"'], {}),
+        "14 a POSIX locale": ([], {"LC_ALL": "POSIX"}),
+    }
+
+    def alone(before, env) -> float:
+        begin, here = time.monotonic(), place()
+        if before:
+            before = [*before[:-1], "sh", "-c", before[-1], "sh"]
+        t.learned(here, t.learn(here, before=before, **env))
+        return time.monotonic() - begin
+
+    with socket.socket() as busy:
+        with suppress(OSError):
+            busy.bind(("127.0.0.1", 29500))
+            busy.listen()
+        for name, way in ways.items():
+            count(name, 5, 15, lambda _, w=way: alone(*w))
+
+    def read_only(_) -> float:
+        begin = time.monotonic()
+        folder = Path(tempfile.mkdtemp(dir=scratch))
+        t.test_a_read_only_checkout_with_an_awkward_name(folder)
+        return time.monotonic() - begin
+
+    count("14 a read-only checkout, an awkward name", 5, 15, read_only)
+
+
+def refusals() -> None:
+    def trial(number: int) -> float:
+        args, how = t.REFUSED[number % len(t.REFUSED)]
+        begin, before = time.monotonic(), servers._server
+        with t.pytest.raises((ValueError, FileNotFoundError)):
+            torchrun(*args, **how)
+        assert servers._server is before
+        return time.monotonic() - begin
+
+    count("15 a bad request is refused", len(t.REFUSED), 1, trial)
+
+
+def nothing_left(here: t.Place) -> None:
+    def trial(_) -> float:
+        torchrun("04_ring_all_reduce", ranks=4, record=True, quiet=True)
+        return here.until_gone(here.idle, here.left)
+
+    count("16 a good run leaves no file", 50, 5, trial)
+    logs = list(here.cache.rglob("*"))
+    print(f"16 logs kept after all these failures: {len(logs) - 1}")
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    kernels()
+    refusals()
+    here = place()
+    os.environ |= here.own
+    tempfile.tempdir = str(here.temp)
+    torchrun("04_ring_all_reduce", quiet=True)
+    here.idle, here.left = {p.pid for p in here.processes()}, here.files()
+    raises(here)
+    hangs(here)
+    nothing_left(here)
+    begin = time.monotonic()
+    servers._server.close()
+    print(
+        f"the last supervisor left nothing after {here.until_gone(begin=begin):.2f} s"
+    )
+    learners()
+    print("17 nothing but loopback listened, in every trial of 1 to 4")
+    print(*failures, f"{len(failures)} trials failed", sep="\n")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
+        main()
