@@ -5,6 +5,7 @@ promise, and how long the slowest took, next to what was promised. It takes half
 hour; --quick makes it a tenth of that.
 """
 
+import functools
 import os
 import random
 import signal
@@ -58,7 +59,7 @@ time.sleep(600)
 failures, rows = [], []
 
 
-def count(promise: str, times: int, most: float, trial) -> None:
+def count(promise: str, times: int, most: float, trial, mend=lambda: None) -> None:
     """Run a trial so many times, and note how many kept within so many seconds."""
     taken, kept = [], 0
     for number in range(max(1, times // 10) if QUICK else times):
@@ -69,6 +70,8 @@ def count(promise: str, times: int, most: float, trial) -> None:
             if isinstance(error, KeyboardInterrupt):
                 raise
             failures.append(f"{promise}, trial {number}: {error!r}"[:2000])
+            with suppress(Exception):
+                mend()
     worst = f"{max(taken):.2f}" if taken else "-"
     rows.append(f"{promise:44} {kept:4} of {number + 1:<4} {worst:>6} s  {most:3} s")
     print(rows[-1], flush=True)
@@ -81,25 +84,26 @@ def place() -> t.Place:
 
 def kernels() -> None:
     kernel = t.Kernel(Path(tempfile.mkdtemp(dir=scratch)))
+    tell = functools.partial(count, mend=kernel.close)
     kinds = [("sleep", True, 20), ("reduce", True, 20), ("recv", True, 20)]
     kinds += [("print", True, 20), ("sleep", False, 20), ("recv", False, 20)]
     for what, warm, times in kinds:
         name = f"1 interrupt: {what}{'' if warm else ', plain'}"
-        count(name, times, 5, lambda _, w=what, x=warm: t.interrupt(kernel, w, x))
+        tell(name, times, 5, lambda _, w=what, x=warm: t.interrupt(kernel, w, x))
     name = "1 interrupt: ranks that ignore SIGTERM"
-    count(name, 20, 10, lambda _: t.interrupt(kernel, "stubborn"))
+    tell(name, 20, 10, lambda _: t.interrupt(kernel, "stubborn"))
     name = "1 interrupt: at any moment"
-    count(name, 40, 5, lambda _: t.interrupt_at(kernel, random.uniform(0, 0.5)))
+    tell(name, 40, 5, lambda _: t.interrupt_at(kernel, random.uniform(0, 0.5)))
     name = "1 interrupt: while a supervisor starts"
-    count(name, 10, 5, lambda _: t.interrupt_at(kernel, random.uniform(0, 3), False))
+    tell(name, 10, 5, lambda _: t.interrupt_at(kernel, random.uniform(0, 3), False))
     for how in ("restart", "shut down", "shut down now"):
-        count(f"2 kernel: {how}", 10, 5, lambda _, h=how: t.end_kernel(kernel, h))
+        tell(f"2 kernel: {how}", 10, 5, lambda _, h=how: t.end_kernel(kernel, h))
     for how in ("SIGKILL", "SIGTERM"):
-        count(f"3 kernel: {how}", 10, 5, lambda _, h=how: t.end_kernel(kernel, h))
-    count("3 Jupyter server: SIGKILL", 10, 5, lose_server)
+        tell(f"3 kernel: {how}", 10, 5, lambda _, h=how: t.end_kernel(kernel, h))
+    tell("3 Jupyter server: SIGKILL", 10, 5, lose_server)
     for how, most in (("SIGKILL", 5), ("SIGSTOP", 10)):
         name = f"4 supervisor: {how}"
-        count(name, 10, most, lambda _, h=how: t.lose_supervisor(kernel, h))
+        tell(name, 10, most, lambda _, h=how: t.lose_supervisor(kernel, h))
     kernel.close()
 
 

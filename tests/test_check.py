@@ -55,6 +55,8 @@ def test_there_is_a_solution_for_each_exercise():
         ((4, 10, 160), "N steps in each phase"),
         ((4, 8, 80), "one phase"),
         ((4, 8, 800), "a message is one chunk"),
+        ((4, 8, 20), "one message"),
+        (("chunk 4", 8, 160), "each answer is a whole number"),
         ((4, 8, 160), "right: chunk 4, 8 messages, 160 bytes"),
     ],
 )
@@ -92,6 +94,12 @@ def all_wait(rank, world_size, grad, send, recv):
     send((rank + 1) % world_size, grad)
 
 
+def off_the_edge(rank, world_size, grad, send, recv):
+    if rank > 0:
+        grad.copy_(recv(rank - 1))
+    send(rank + 1, grad)
+
+
 def too_early(rank, world_size, grad, send, recv):
     if rank < world_size - 1:
         send(rank + 1, grad)
@@ -102,12 +110,13 @@ def too_early(rank, world_size, grad, send, recv):
 @pytest.mark.parametrize(
     ("program", "says"),
     [
-        (nothing, "your turn"),
-        (boss, "a boss again"),
+        (nothing, "no rank has sent anything"),
+        (boss, "may only pass on to its right"),
         (full_turn, "the last one sends too"),
         (own_name, "must change grad itself"),
-        (all_wait, "rank 0 waits for rank 0, which never sends"),
+        (all_wait, "rank 0 waits for rank 3, which never sends"),
         (too_early, "with 4 ranks, rank 2 holds [10, 10, 10]"),
+        (off_the_edge, "rank 3 sends to rank 4, which is not there"),
         (None, "TypeError"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -139,8 +148,9 @@ def test_ring_broadcast(program, says, capsys, monkeypatch):
             "out of order",
         ),
         (lambda n, w: 1 / 0, "ZeroDivisionError"),
+        (lambda n, w: [(c * n / w, (c + 1) * n / w) for c in range(w)], "not a whole"),
     ],
-    ids=["nothing", "one", "floor", "twice", "ceil", "reversed", "raises"],
+    ids=["nothing", "one", "floor", "twice", "ceil", "reversed", "raises", "floats"],
 )
 def test_uneven_chunks(bounds, says, capsys):
     check.uneven_chunks(bounds)

@@ -68,11 +68,12 @@ def test_the_top_level_holds_no_more_than_it_should():
 @pytest.mark.parametrize("stem", STEMS)
 def test_twins_have_equal_functions(stem):
     """A function that stands in a notebook and in its script is the same in both."""
-    code = "\n\n".join(cells(ROOT / "notebooks" / f"{stem}.ipynb", "code"))
-    told, done = (
-        functions(code),
-        functions((ROOT / "scripts" / f"{stem}.py").read_text()),
-    )
+    path = ROOT / "notebooks" / f"{stem}.ipynb"
+    code = "\n\n".join(cells(path, "code"))
+    prose = "\n\n".join(cells(path, "markdown"))
+    quoted = re.findall("From the script:\\n\\n```python\\n(.*?)```", prose, re.DOTALL)
+    told = functions(code) | functions("\n\n".join(quoted))
+    done = functions((ROOT / "scripts" / f"{stem}.py").read_text())
     shared = set(told) & set(done)
     assert shared, "the notebook shows no function of its script"
     assert [name for name in sorted(shared) if told[name] != done[name]] == []
@@ -135,7 +136,7 @@ def test_a_notebook_keeps_to_its_budget(path):
     )
     assert statistics.median(lines) <= 6
     assert max(lines) <= 20
-    assert words <= 1700
+    assert words <= 1850
     assert len(code) + len(prose) <= 50
     assert path.stat().st_size <= 120 * 1024
 

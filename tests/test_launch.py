@@ -245,7 +245,8 @@ def interrupt_at(kernel: Kernel, moment: float, idle: bool = True) -> float:
     kernel.start()
     if not idle:
         kernel.supervisor.kill()
-        kernel.supervisor.wait()
+        while kernel.supervisor.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
         kernel.idle, kernel.files = {kernel.manager.provisioner.pid}, []
     kernel.send("torchrun('04_ring_all_reduce', ranks=2); import time; time.sleep(60)")
     time.sleep(moment)

@@ -11,7 +11,6 @@ from ringside import (
     Notes,
     Player,
     WrongRecording,
-    film,
     load,
     ring,
     simulate,
@@ -20,6 +19,7 @@ from ringside import (
     verify,
 )
 from ringside.motion import animate
+from ringside.player import image
 
 NAME = "04_ring_all_reduce"
 
@@ -163,7 +163,7 @@ def test_the_player_has_all_steps_in_pictures_and_words(events):
 
 def test_pictures_survive_where_widgets_do_not(events):
     bundle = Player(events)._repr_mimebundle_()
-    assert bundle["text/html"] == film(events)._repr_html_()
+    assert bundle["text/html"] == image(animate(events))
     assert bundle["text/plain"] == "Player: 7 states"
 
 

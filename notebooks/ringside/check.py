@@ -22,6 +22,9 @@ def five_ranks(chunk: int, messages: int, bytes_sent: int) -> None:
     if ... in (chunk, messages, bytes_sent):
         say(TODO, "")
         return
+    if any(type(answer) is not int for answer in (chunk, messages, bytes_sent)):
+        say("each answer is a whole number, such as chunk=2", "")
+        return
     wrong_chunk = {
         3: "chunk 3 is what torch's reduce_scatter hands to rank 3; the ring ends one"
         " further on",
@@ -33,6 +36,7 @@ def five_ranks(chunk: int, messages: int, bytes_sent: int) -> None:
         5: "5 would be N steps of one phase: it is N - 1 steps, twice",
     }
     wrong_bytes = {
+        20: "20 bytes is one message, a fifth of 100; count all of them",
         80: "80 bytes are one phase; allgather sends as many again",
         800: "800 is 8 messages of 100 bytes, but a message is one chunk: 20 bytes",
         200: "200 would be 10 messages of 20 bytes: count the messages again",
@@ -55,7 +59,7 @@ def ring_broadcast(program: Callable) -> None:
 
 def broadcast_mistake(program: Callable) -> str | None:
     """Return what is wrong with a ring broadcast, or None."""
-    for size in (1, 2, 4, 5):
+    for size in (4, 2, 5, 1):
         grads = [torch.full((3,), 10**rank) for rank in range(size)]
         try:
             done = simulate(program, grads)
@@ -68,7 +72,7 @@ def broadcast_mistake(program: Callable) -> str | None:
         for rank, grad in enumerate(done.grads):
             if grad.tolist() == [10**rank] * 3 and rank:
                 if sum(done.messages) == 0:
-                    return TODO
+                    return "no rank has sent anything"
                 return (
                     f"with {size} ranks, rank {rank} still holds its own numbers: it"
                     " must change grad itself, as in grad.copy_(...)"
@@ -76,7 +80,7 @@ def broadcast_mistake(program: Callable) -> str | None:
             if grad.tolist() != [1, 1, 1]:
                 return f"with {size} ranks, rank {rank} holds {grad.tolist()}"
         if done.messages[0] > 1:
-            return "rank 0 sends to everyone: a boss again. It may send once"
+            return "rank 0 sends more than once: it may only pass on to its right"
         if sum(done.messages) > size - 1:
             return f"with {size} ranks, the last one sends too, to a rank that knows"
     return None
@@ -97,9 +101,11 @@ def bounds_mistake(bounds: Callable) -> str | None:
             pairs = bounds(numel, size)
             if pairs is None or pairs is ...:
                 return TODO
-            pairs = [(int(start), int(end)) for start, end in pairs]
+            pairs = [(start, end) for start, end in pairs]
         except Exception as error:  # noqa: BLE001 it is the learner's
             return f"{case} raised {type(error).__name__}: {error}"
+        if any(type(edge) is not int for pair in pairs for edge in pair):
+            return f"{case} has an edge that is not a whole number"
         if len(pairs) != size:
             return f"{case} gave {len(pairs)} chunks for {size} ranks"
         seen = [i for start, end in pairs for i in range(start, end)]

@@ -26,16 +26,21 @@ MISLEADING = re.compile(  # what another launcher, network or kernel left behind
 )
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """What became of a run: lines and exit codes by rank, and the recording."""
 
     command: str
     lines: dict[int, list[str]]
     exit_codes: dict[int, int] = field(default_factory=dict)
-    stderr: dict[int, str] = field(default_factory=dict, repr=False)
-    seconds: float = field(default=0.0, repr=False)
-    recording: list[dict] | None = field(default=None, repr=False)
+    stderr: dict[int, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    recording: list[dict] | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"Run: {len(self.lines)} ranks, exit codes {set(self.exit_codes.values())}"
+        )
 
 
 def torchrun(

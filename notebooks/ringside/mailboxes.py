@@ -33,6 +33,8 @@ def simulate(program: Callable, grads: list[torch.Tensor]) -> Simulated:
 
     def one(rank: int) -> None:
         def send(to: int, tensor: torch.Tensor) -> None:
+            if to not in range(size):
+                raise ValueError(f"rank {rank} sends to rank {to}, which is not there")
             done.messages[rank] += 1
             done.sent[rank] += tensor.nbytes
             boxes[rank, to].put(tensor.clone())

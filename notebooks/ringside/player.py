@@ -11,6 +11,7 @@ from html import escape
 import ipywidgets as widgets
 
 from . import ring
+from .motion import animate
 
 
 def image(svg: str) -> str:
@@ -67,7 +68,7 @@ class Player(widgets.VBox):
         last = len(rows) - 1
         pictures = [image(ring.frame(events, step)) for step in range(last + 1)]
         words = [ring.describe(rows, step) for step in range(last + 1)]
-        self.fallback = image(ring.strip(events)) if len(rows[0]) <= 5 else pictures[-1]
+        self.fallback = image(animate(events)) if len(rows[0]) <= 5 else pictures[-1]
         slider = widgets.IntSlider(min=0, max=last, description="Step:")
         play = widgets.Play(min=0, max=last, interval=1400)
         name = widgets.Label("Play, stop, repeat:")  # its buttons have no names

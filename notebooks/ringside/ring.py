@@ -29,7 +29,7 @@ class Stage:
     def __init__(self, ranks: int):
         self.ranks = ranks
         kind = min(ranks, 9) - 1
-        self.column = (44, 44, 40, 36, 40, 27, 24, 22, 20)[kind]
+        self.column = (44, 44, 40, 38, 46, 27, 24, 22, 20)[kind]
         self.w, self.h = max(100, ranks * self.column + 16), STACK + 52
         across = (0, 0, 190, 245, 300, 300, 340, 385, 430)[kind]
         down = (0, 110, 125, 165, 190, 225, 265, 305, 345)[kind]
@@ -193,7 +193,7 @@ def describe(rows: list[list[dict]], step: int) -> str:
         f"rank {rank}: " + " ".join(f"{v:0{len(rows[0])}}" for v in event["chunks"])
         for rank, event in enumerate(rows[step])
     )
-    return f"{corner}. {sentence} {held}"
+    return f"{'after ' * (step > 0)}{corner}. {sentence} {held}"
 
 
 def inside(stage: Stage, rows: list[list[dict]], step: int) -> str:
@@ -204,9 +204,9 @@ def inside(stage: Stage, rows: list[list[dict]], step: int) -> str:
         new += box(*slot, stage.column - 6, STACK)
         sent += token(stage, event, 0.5)
     halo = f'<path fill="{NEW}" d="{new}"/>'
-    return (
-        words(stage, *caption(rows, step)) + halo + holdings(stage, rows[step]) + sent
-    )
+    corner, sentence = caption(rows, step)
+    said = words(stage, f"after {corner}" if step else corner, sentence)
+    return said + halo + holdings(stage, rows[step]) + sent
 
 
 def frame(events: list[dict], step: int) -> str:

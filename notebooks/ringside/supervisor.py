@@ -44,7 +44,6 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from . import rank
 from .watch import GRACE, Watch, sweep
 
-
 PRELOAD = ["torch.distributed", "torch.distributed.elastic.multiprocessing.api"]
 
 
