@@ -48,7 +48,7 @@ time.sleep(600)
 SERVER = """
 import sys, time
 from jupyter_client.manager import KernelManager
-manager = KernelManager(kernel_name="python3")
+manager = KernelManager(kernel_name="python3", connection_file=sys.argv[2])
 manager.start_kernel()
 client = manager.blocking_client()
 client.start_channels()
@@ -70,6 +70,7 @@ def count(promise: str, times: int, most: float, trial, mend=lambda: None) -> No
             if isinstance(error, KeyboardInterrupt):
                 raise
             failures.append(f"{promise}, trial {number}: {error!r}"[:2000])
+            print(failures[-1], flush=True)
             with suppress(Exception):
                 mend()
     worst = f"{max(taken):.2f}" if taken else "-"
@@ -112,8 +113,9 @@ def lose_server(_) -> float:
     here = place()
     cell = "from ringside.launch import torchrun; "
     cell += f"torchrun({here.script(t.BUSY)!r}, 'recv', {str(here.temp)!r}, ranks=2)"
+    note = str(here.temp.with_name("kernel.json"))
     how = {"env": here.env, "cwd": t.ROOT / "notebooks"}
-    with subprocess.Popen([sys.executable, "-c", SERVER, cell], **how) as server:
+    with subprocess.Popen([sys.executable, "-c", SERVER, cell, note], **how) as server:
         begin = time.monotonic()
         while len(list(here.temp.glob("ready-*"))) < 2:
             assert time.monotonic() < begin + 60
@@ -254,7 +256,7 @@ def main() -> None:
     )
     learners()
     print("17 nothing but loopback listened, in every trial of 1 to 4")
-    print(*failures, f"{len(failures)} trials failed", sep="\n")
+    print(f"{len(failures)} trials failed")
 
 
 if __name__ == "__main__":

@@ -166,13 +166,13 @@ def test_player_steps(ran):
     player = ran.locator(".jp-OutputArea-output", has=ran.locator(".widget-play")).first
     player.get_by_role("button", name="2", exact=True).click()
     player.get_by_text("step 2 of 6 · scatter-reduce").wait_for()
-    player.locator('img:visible[alt^="step 2 of 6 · scatter-reduce"]').wait_for()
+    player.locator('img:visible[alt^="after step 2 of 6 · scatter-reduce"]').wait_for()
     player.locator(".noUi-handle").focus()
     ran.keyboard.press("ArrowRight")
     player.get_by_text("step 3 of 6 · scatter-reduce").wait_for()
     player.locator(".widget-play button").first.click()
     player.get_by_text("step 5 of 6 · allgather").wait_for()
-    player.locator('img:visible[alt^="step 5 of 6 · allgather"]').wait_for()
+    player.locator('img:visible[alt^="after step 5 of 6 · allgather"]').wait_for()
 
 
 def test_reduced_motion(lab, launch):

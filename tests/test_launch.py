@@ -445,10 +445,11 @@ def test_more_ranks_than_gpus_meet_on_the_cpu(place):
 
 TELL = """
 import atexit, json, os, signal, sys, threading
-import torch
+import torch.distributed
 about = {"argv": sys.argv, "path": sys.path, "name": __name__, "file": __file__}
 about |= {"cwd": os.getcwd(), "out": sys.stdout.encoding, "in": sys.stdin.read()}
 about |= {"errors": sys.stdout.errors, "threads": torch.get_num_threads()}
+about |= {"debug": str(torch.distributed.get_debug_level())}
 about |= {"signals": str([signal.getsignal(n) for n in (2, 15)])}
 for name in sorted(os.environ):
     print(name, os.environ[name])
@@ -462,7 +463,8 @@ WORDS = ["two words", ";", "$(x)", "${local_rank}", "$$", "*", "'", "--ranks", "
 
 def test_a_rank_cannot_tell_warm_from_plain(place):
     script = place.script(TELL, "a script; with $(words) ${local_rank}.py")
-    how = {"ranks": 2, "quiet": True, "env": {"LESSON": "four"}}
+    env = {"LESSON": "four", "OMP_NUM_THREADS": "2", "TORCH_DISTRIBUTED_DEBUG": "INFO"}
+    how = {"ranks": 2, "quiet": True, "env": env}
     runs = [torchrun(script, *WORDS, warm=warm, **how) for warm in (True, False)]
     for rank in range(2):
         warm, plain = (
@@ -473,6 +475,7 @@ def test_a_rank_cannot_tell_warm_from_plain(place):
         assert {"LESSON four", f"RANK {rank}", "MASTER_ADDR 127.0.0.1"} < set(warm)
         *_, about, thread, end = warm
         assert (thread, end) == ("a thread's end", "the end")
+        assert "INFO" in about and '"threads": 2' in about
         assert json.loads(about)["argv"] == [script, *WORDS]
         assert json.loads(about)["path"][0] == str(Path(script).parent)
 

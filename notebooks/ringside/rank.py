@@ -30,8 +30,9 @@ def run_warm(order: dict) -> None:
     ours = {k: v for k, v in os.environ.items() if BORN.get(k) != v}
     os.environ.clear()
     os.environ.update(order["env"] | ours)
-    import torch
+    import torch.distributed
 
+    torch.distributed.set_debug_level_from_env()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     if "numpy" in sys.modules:  # or every rank draws the same numbers
         sys.modules["numpy"].random.seed()
