@@ -96,7 +96,7 @@ def kernels() -> None:
     name = "1 interrupt: at any moment"
     tell(name, 40, 5, lambda _: t.interrupt_at(kernel, random.uniform(0, 0.5)))
     name = "1 interrupt: while a supervisor starts"
-    tell(name, 10, 5, lambda _: t.interrupt_at(kernel, random.uniform(0, 3), False))
+    tell(name, 10, 5, lambda _: t.interrupt_at(kernel, random.uniform(0, 1), False))
     for how in ("restart", "shut down", "shut down now"):
         tell(f"2 kernel: {how}", 10, 5, lambda _, h=how: t.end_kernel(kernel, h))
     for how in ("SIGKILL", "SIGTERM"):

@@ -32,25 +32,25 @@ class Server:
         if len(os.fsencode(base)) > LONGEST:
             base = "/tmp"
         self.folder = tempfile.mkdtemp(prefix="rs-", dir=base)
-        self.pid = os.getpid()
+        self.pid, self.process = os.getpid(), None
         self.log = Path(self.folder, "supervisor.log")
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-c"),
-                    "from ringside.supervisor import main; main()",
-                    self.folder,
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,  # the interrupt key is for the kernel
-                env=environment(PYTHONPATH=os.pathsep.join(filter(None, paths))),
-            )
         self.answers = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
-        atexit.register(self.close)
         try:
+            with self.log.open("wb") as log:
+                self.process = subprocess.Popen(
+                    [
+                        *(sys.executable, "-P", "-c"),
+                        "from ringside.supervisor import main; main()",
+                        self.folder,
+                    ],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    start_new_session=True,  # the interrupt key is for the kernel
+                    env=environment(PYTHONPATH=os.pathsep.join(filter(None, paths))),
+                )
+            threading.Thread(target=self._listen, daemon=True).start()
+            atexit.register(self.close)
             self.gpus = self._answer(120)["gpus"]
         except BaseException:
             self.close(0)
@@ -113,13 +113,14 @@ class Server:
         if os.getpid() != self.pid:
             return
         atexit.unregister(self.close)
-        with suppress(OSError):
-            self.process.stdin.close()
-        try:
-            self.process.wait(grace)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        if self.process:
+            with suppress(OSError):
+                self.process.stdin.close()
+            try:
+                self.process.wait(grace)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

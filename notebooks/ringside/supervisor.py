@@ -172,7 +172,19 @@ class Supervisor:
         Loopback.last_look = math.inf
         watch = Watch(request, keep, self.tell, lambda: Loopback.last_look)
         watch.start()
-        codes, end = {}, {"stopped": False, "error": None}
+        codes, error = {}, None
+        with suppress(SignalException, Stopped):  # nobody waits for what comes of it
+            codes, error = self.attempt(request)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.busy.clear()
+        while psutil.wait_procs(sweep(keep), 1)[0]:
+            pass  # until there is none left to wait for
+        watch.over.set()
+        watch.join()
+        return {"error": error} | watch.outcome(codes, request["ranks"])
+
+    def attempt(self, request: dict) -> tuple[dict[int, int], str | None]:
+        """Return the exit codes of ranks that failed, or why there were no ranks."""
         try:
             signal.signal(signal.SIGTERM, stop)
             self.busy.set()
@@ -180,19 +192,13 @@ class Supervisor:
                 raise Stopped
             start(request)
         except ChildFailedError as error:
-            codes = {r: failure.exitcode for r, failure in error.failures.items()}
-        except (SignalException, Stopped):
-            end["stopped"] = True
+            return {r: failure.exitcode for r, failure in error.failures.items()}, None
         except Exception as error:
-            end["error"] = f"{type(error).__name__}: {error}"
+            return {}, f"{type(error).__name__}: {error}"
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self.busy.clear()
-            while psutil.wait_procs(sweep(keep), 1)[0]:
-                pass  # until there is none left to wait for
-            watch.over.set()
-            watch.join()
-        return end | watch.outcome(codes, request["ranks"])
+        return {}, None
 
 
 def stop(signum, frame):
