@@ -367,7 +367,7 @@ class Count:
 
     def __str__(self):
         """A script counts when a test with "script" and its name in the id passed."""
-        cells = {test for test in self.passed if ".ipynb::" in test}
+        cells = {test for test in self.passed if ".ipynb::" in test.partition("[")[0]}
         green, red = ({t.split("::")[0] for t in s} for s in (cells, self.failed))
         tests = [test for test in self.passed - cells if "script" in test]
         stems = [path.stem for path in ROOT.glob("scripts/[0-9][0-9]_*.py")]

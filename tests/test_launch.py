@@ -247,8 +247,8 @@ def interrupt_at(kernel: Kernel, moment: float, idle: bool = True) -> float:
     kernel.start()
     if not idle:
         kernel.supervisor.kill()
-        while len(os.listdir(f"/proc/{kernel.supervisor.pid}/task")) > 1:
-            time.sleep(0.01)  # its threads take a moment
+        time.sleep(0.3)  # its threads take a moment
+        assert kernel.supervisor.status() == psutil.STATUS_ZOMBIE
         kernel.idle, kernel.files = {kernel.manager.provisioner.pid}, []
     kernel.send("torchrun('04_ring_all_reduce', ranks=2); import time; time.sleep(60)")
     time.sleep(moment)
