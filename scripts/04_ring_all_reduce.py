@@ -52,12 +52,16 @@ def ring_all_reduce(tensor, rank, world_size, wire, note):
     pieces = 1 + tensor.nbytes // world_size // PIECE
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
 
+    longest = chunks[0].tensor_split(pieces)[0]
+    spare = torch.empty_like(longest), torch.empty_like(longest)
+
     def exchange(send, add_to=None, keep_in=None):
         recv = keep_in if add_to is None else add_to
         note(chunks, "allgather" if add_to is None else "scatter-reduce", send, recv)
         travelling = []
-        for out, own in zip(*(chunks[c].tensor_split(pieces) for c in (send, recv))):
-            arrived = own if add_to is None else torch.empty_like(own)
+        halves = (chunks[c].tensor_split(pieces) for c in (send, recv))
+        for piece, (out, own) in enumerate(zip(*halves)):
+            arrived = own if add_to is None else spare[piece % 2][: len(own)]
             travelling.append((wire(out, right, arrived, left), arrived, own))
             if len(travelling) == 2:  # add one piece while the next one travels
                 settle(*travelling.pop(0))

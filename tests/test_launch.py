@@ -247,8 +247,9 @@ def interrupt_at(kernel: Kernel, moment: float, idle: bool = True) -> float:
     kernel.start()
     if not idle:
         kernel.supervisor.kill()
-        time.sleep(0.3)  # its threads take a moment
-        assert kernel.supervisor.status() == psutil.STATUS_ZOMBIE
+        while kernel.supervisor.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        time.sleep(0.3)  # for its threads
         kernel.idle, kernel.files = {kernel.manager.provisioner.pid}, []
     kernel.send("torchrun('04_ring_all_reduce', ranks=2); import time; time.sleep(60)")
     time.sleep(moment)

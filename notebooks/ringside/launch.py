@@ -7,6 +7,7 @@ import shlex
 import shutil
 import socket
 import tempfile
+import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -85,7 +86,7 @@ def torchrun(
             if record and (folder / "recording.jsonl").exists():
                 run.recording = read(folder / "recording.jsonl")
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
     run.seconds = time.monotonic() - begin
     run.exit_codes, run.stderr = end["codes"], end["stderr"]
     if error := explain(end, ranks, timeout, path):
@@ -93,6 +94,13 @@ def torchrun(
         error.log = keep_log(path.stem, run)
         raise error
     return run
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder, whole even if an interrupt arrives meanwhile."""
+    removal = threading.Thread(target=shutil.rmtree, args=(folder, True))
+    removal.start()
+    removal.join()
 
 
 def by_rank(end: dict) -> dict:
