@@ -1,6 +1,7 @@
 """The launcher, judged by the processes, files and sockets that it leaves."""
 
 import json
+import linecache
 import os
 import re
 import shutil
@@ -395,6 +396,7 @@ def test_a_rank_that_leaves_early_is_named(place):
 
 
 def test_a_rank_that_hangs_is_named_with_its_line(place, warm):
+    linecache.getlines(place.script("a script\nbefore the learner\nchanged it\n"))
     text = "import os, time\nif int(os.environ['RANK']) % 2:\n    time.sleep(600)\n"
     how = {"timeout": 1 if warm else 2, "error": RankTimeout, "warm": warm}
     error = fails(place, place.script(text), **how)
@@ -554,7 +556,8 @@ assert run.recording and run.lines[0][-1][:3] == "ok:"
 run = torchrun({script!r}, ranks=2)
 assert run.lines == {{r: ["na\\u00efve \\u73af %d" % r] for r in (0, 1)}}, run.lines
 """
-SPEAK = "import os\nprint('naïve 环', os.environ['RANK'])\n"
+SPEAK = "import os\nassert not {'PET_NNODES', 'SLURM_PROCID'} & set(os.environ)\n"
+SPEAK += "print('naïve 环', os.environ['RANK'])\n"
 
 
 def learn(place, root=ROOT, before=(), **env) -> subprocess.Popen:

@@ -34,8 +34,8 @@ def run_warm(order: dict) -> None:
 
     torch.distributed.set_debug_level_from_env()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    if "numpy" in sys.modules:  # or every rank draws the same numbers
-        sys.modules["numpy"].random.seed()
+    if "numpy.random" in sys.modules:  # or every rank draws the same numbers
+        sys.modules["numpy.random"].seed()
     run(order["script"], order["args"], order["folder"], BIRTHPLACE)
     threading._shutdown()  # end as a script does, but without taking torch apart
     atexit._run_exitfuncs()
