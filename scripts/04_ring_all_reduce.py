@@ -14,6 +14,7 @@ The last line begins with "ok". The lesson: notebooks/04_ring_all_reduce.ipynb
 """
 
 import argparse
+import functools
 import gc
 import json
 import os
@@ -26,7 +27,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-PIECE = 4 * 2**20  # bytes that travel while as many are added
 FORGOTTEN = []  # what the hasty wire never waits for
 
 
@@ -49,42 +49,37 @@ def allgather(rank, world_size, exchange):
 def ring_all_reduce(tensor, rank, world_size, wire, note):
     """Leave the sum over all ranks in tensor, on every rank."""
     chunks = tensor.tensor_split(world_size)
-    pieces = 1 + tensor.nbytes // world_size // PIECE
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
-
-    longest = chunks[0].tensor_split(pieces)[0]
-    spare = torch.empty_like(longest), torch.empty_like(longest)
+    spare = spare_chunk(len(chunks[0]), tensor.dtype, tensor.device)
 
     def exchange(send, add_to=None, keep_in=None):
         recv = keep_in if add_to is None else add_to
         note(chunks, "allgather" if add_to is None else "scatter-reduce", send, recv)
-        travelling = []
-        halves = (chunks[c].tensor_split(pieces) for c in (send, recv))
-        for piece, (out, own) in enumerate(zip(*halves)):
-            arrived = own if add_to is None else spare[piece % 2][: len(own)]
-            travelling.append((wire(out, right, arrived, left), arrived, own))
-            if len(travelling) == 2:  # add one piece while the next one travels
-                settle(*travelling.pop(0))
-        settle(*travelling.pop())
+        arrived = chunks[recv] if add_to is None else spare[: len(chunks[recv])]
+        requests = wire(chunks[send], right, arrived, left)
+        for request in requests[:1]:  # first the one that receives
+            request.wait()
+        if add_to is not None:
+            chunks[recv].add_(arrived)
+        for request in requests[1:]:
+            request.wait()
 
     scatter_reduce(rank, world_size, exchange)
     allgather(rank, world_size, exchange)
     note(chunks, "done")
 
 
-def settle(requests, arrived, own):
-    """Wait for a piece, then add it, unless it was received in place."""
-    for request in requests:
-        request.wait()
-    if arrived is not own:
-        own += arrived
+@functools.cache
+def spare_chunk(numel, dtype, device):
+    """Return room for a chunk, the same each time: new room costs page faults."""
+    return torch.empty(numel, dtype=dtype, device=device)
 
 
 def safe(outgoing, right, incoming, left):
-    """Begin to send and to receive, both at once; return what to wait for."""
-    send = dist.P2POp(dist.isend, outgoing, right)
+    """Begin to receive and to send, both at once; return what to wait for."""
     recv = dist.P2POp(dist.irecv, incoming, left)
-    return dist.batch_isend_irecv([send, recv])
+    send = dist.P2POp(dist.isend, outgoing, right)
+    return dist.batch_isend_irecv([recv, send])
 
 
 def hasty(outgoing, right, incoming, left):

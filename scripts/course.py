@@ -410,7 +410,7 @@ def doctor(installed):
         rows["GPUs"] = "none that torch can use: it has no CUDA, or the driver is old"
     else:
         rows["GPUs"] = "none, and none is needed"
-    backend, ranks, where = plan(gpus, free)
+    backend, ranks, where = plan(gpus)
     rows["each lesson"] = f"{ranks} ranks on {where}, with {backend}"
     if free < 1.5 * GB:
         faults.append("Memory is short: close programs until 1.5 GB are free.")
@@ -432,13 +432,9 @@ def doctor(installed):
     return 1 if faults else 0
 
 
-def plan(gpus, free):
-    """The backend, the number of ranks, and what they run on."""
-    if gpus >= 2:
-        return "nccl", gpus, "a GPU each"
-    if free < 3 * GB:
-        return "gloo", 2, "the CPU, as memory is short"
-    return "gloo", 4, "the CPU"
+def plan(gpus):
+    """The backend, the number of ranks, and what they run on, as torchrun() has it."""
+    return ("nccl", gpus, "a GPU each") if gpus >= 2 else ("gloo", 4, "the CPU")
 
 
 def memory(root=Path("/")):

@@ -129,7 +129,9 @@ class Place:
             os.path.join(top, name) for top, *both in walk for name in sum(both, [])
         ]
         found = (os.path.relpath(path, self.temp) for path in found)
-        return sorted(re.sub(r"(rs|pymp|listener)-\w+", r"\1", path) for path in found)
+        return sorted(
+            re.sub(r"(rs|run|pymp|listener)-\w+", r"\1", path) for path in found
+        )
 
     def until_gone(self, stays=frozenset(), files=(), begin=None) -> float:
         """Return the seconds it took until only these processes and files were left."""

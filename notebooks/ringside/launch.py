@@ -6,10 +6,10 @@ import re
 import shlex
 import shutil
 import socket
-import tempfile
-import threading
 import time
-from contextlib import closing
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,14 +68,13 @@ def torchrun(
         run = Run(command(path, words, ranks, record), {r: [] for r in range(ranks)})
         show = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
         show(f"$ {run.command}")
-        folder = Path(tempfile.mkdtemp(dir=line.folder))
         begin = time.monotonic()
-        if record:
-            words += ["--record", str(folder / "recording.jsonl")]
-        order = {"script": str(path), "args": words, "ranks": ranks, "warm": warm}
-        order |= {"timeout": timeout, "folder": str(folder), "cwd": str(ROOT)}
-        order["env"] = environment(TMPDIR=str(folder)) | (env or {})
-        try:
+        with scratch(line.folder) as folder:
+            if record:
+                words += ["--record", str(folder / "recording.jsonl")]
+            order = {"script": str(path), "args": words, "ranks": ranks, "warm": warm}
+            order |= {"timeout": timeout, "folder": str(folder), "cwd": str(ROOT)}
+            order["env"] = environment(TMPDIR=str(folder)) | (env or {})
             with closing(line.ask(order, timeout)) as events:
                 for event in events:
                     if "end" in event:
@@ -85,8 +84,6 @@ def torchrun(
                         show(f"rank {event['rank']} | {event['line']}")
             if record and (folder / "recording.jsonl").exists():
                 run.recording = read(folder / "recording.jsonl")
-        finally:
-            remove(folder)
     run.seconds = time.monotonic() - begin
     run.exit_codes, run.stderr = end["codes"], end["stderr"]
     if error := explain(end, ranks, timeout, path):
@@ -96,11 +93,18 @@ def torchrun(
     return run
 
 
-def remove(folder: Path) -> None:
-    """Remove a folder, whole even if an interrupt arrives meanwhile."""
-    removal = threading.Thread(target=shutil.rmtree, args=(folder, True))
-    removal.start()
-    removal.join()
+@contextmanager
+def scratch(parent: str) -> Iterator[Path]:
+    """Give a new folder, and remove it, even if an interrupt arrives meanwhile."""
+    folder = Path(parent, f"run-{uuid.uuid4().hex[:8]}")
+    try:
+        try:
+            folder.mkdir()
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:  # once more: an interrupt may have cut the first short
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def by_rank(end: dict) -> dict:
