@@ -237,6 +237,17 @@ def nothing_left(here: t.Place) -> None:
     print(f"16 logs kept after all these failures: {len(logs) - 1}")
 
 
+def exits() -> None:
+    def trial(_, script: str) -> float:
+        begin = time.monotonic()
+        torchrun(script, ranks=4, warm=False, quiet=True)
+        return time.monotonic() - begin
+
+    for path in sorted((t.ROOT / "scripts").glob("[0-9]*.py")):
+        name = f"no abort at the exit: {path.stem}"
+        count(name, 20, 60, lambda n, s=path.stem: trial(n, s))
+
+
 def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     kernels()
@@ -249,6 +260,7 @@ def main() -> None:
     raises(here)
     hangs(here)
     nothing_left(here)
+    exits()
     begin = time.monotonic()
     servers._server.close()
     print(

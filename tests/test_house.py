@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 SCRIPTS = sorted((ROOT / "scripts").glob("[0-9]*.py"))
 STEMS = sorted({path.stem for path in [*NOTEBOOKS, *SCRIPTS]})
-HELPERS = sorted((ROOT / "notebooks" / "ringside").glob("*.py"))
+HELPERS = sorted((ROOT / "notebooks" / "ringside").rglob("*.py"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -93,7 +93,7 @@ def test_a_script_keeps_to_its_contract(path):
         "only torch and Python's own"
     )
     assert source.count("add_argument(") <= 3, "three flags at most"
-    assert len(source.splitlines()) <= 190
+    assert len(source.splitlines()) <= 240
     first = ast.get_docstring(ast.parse(source)).splitlines()[2].strip()
     assert first == f"torchrun --standalone --nproc-per-node 4 scripts/{path.name}"
     ending = source[source.index('if __name__ == "__main__":') :]

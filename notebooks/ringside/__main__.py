@@ -11,8 +11,8 @@ import nbformat
 from nbclient import NotebookClient
 
 from .launch import ROOT, torchrun
-from .motion import animate
-from .recording import read, verify
+from .player import animate
+from .recording import read
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python"}
 METADATA = {"kernelspec": KERNEL | {"name": "python3"}}
@@ -23,8 +23,7 @@ def draw(name: str) -> None:
     """Record a script on four ranks, and draw the recording."""
     recording = ROOT / "figures" / f"{name}.jsonl"
     torchrun(name, "--record", recording, ranks=4, quiet=True)
-    picture = animate(verify(read(recording)))
-    recording.with_suffix(".svg").write_text(picture, encoding="utf-8")
+    recording.with_suffix(".svg").write_text(animate(read(recording)), "utf-8")
 
 
 def execute(path: Path) -> None:

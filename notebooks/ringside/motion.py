@@ -1,12 +1,9 @@
-"""Sets a ring all-reduce in motion: its recording in, one animated SVG out.
-
-Style sheets do the moving: they obey a reader who asks for less motion, and a reader
-whose program knows none of them sees the end of the run.
-"""
+"""Sets a ring all-reduce in motion: its recording in, one animated SVG out."""
 
 from collections import defaultdict
 from collections.abc import Iterator
 
+from .clock import Clock, moments
 from .recording import digit, table, verify
 from .ring import (
     NUMBERS,
@@ -25,64 +22,12 @@ from .ring import (
 )
 from .svg import n, svg
 
-START, STEP, END = 1.2, 1.4, 2.4  # seconds
-TRAVEL = 0.75  # the part of a step in which its messages move
-
-
-class Clock:
-    """The style sheet of an animation: it grows with each class that is asked for."""
-
-    def __init__(self, total: float):
-        self.total, self.rules = total, {}
-
-    def during(self, begin: float, end: float) -> str:
-        """Return the class of what is seen from begin to end, or to the very end."""
-        name = f"d{begin * 10:.0f}_{end * 10:.0f}"
-        if begin > 0 or end < self.total:
-            a, b = self.percent(begin), self.percent(end)
-            key = (
-                f"0%,{a}{{opacity:0}}{a},{b}{{opacity:1}}"
-                if begin
-                else f"0%,{b}{{opacity:1}}"
-            )
-            key += f"{b},to{{opacity:0}}" if end < self.total else "to{opacity:1}"
-            still = "" if end >= self.total else "opacity:0;"
-            self.add(name, key, "step-end", still)
-        return f' class="{name}"'
-
-    def flight(self, begin: float, end: float) -> str:
-        """Return the class of what moves by --x and --y from begin to end."""
-        name = f"f{begin * 10:.0f}"
-        a, b = self.percent(begin), self.percent(end)
-        key = f"0%{{opacity:0}}{a}{{opacity:0;transform:none}}"
-        key += f"{self.percent(begin + 0.02)}{{opacity:1;transform:none}}"
-        key += f"{b}{{opacity:1;transform:translate(var(--x),var(--y))}}"
-        key += f"{self.percent(end + 0.02)},to{{opacity:0;"
-        key += "transform:translate(var(--x),var(--y))}"
-        self.add(name, key, "ease-in-out", "opacity:0;")
-        return name
-
-    def percent(self, seconds: float) -> str:
-        return f"{100 * seconds / self.total:.2f}%"
-
-    def add(self, name: str, key: str, easing: str, still: str) -> None:
-        self.rules[name] = (
-            f"@keyframes {name}{{{key}}}"
-            f".{name}{{{still}animation:{name} {self.total:g}s {easing} infinite}}"
-        )
-
-    def style(self) -> str:
-        calm = "@media(prefers-reduced-motion:reduce){*{animation:none!important}}"
-        return "<style>" + "".join(self.rules.values()) + calm + "</style>"
-
 
 def animate(events: list[dict]) -> str:
     """Return the whole run as one moving picture."""
     rows = table(verify(events))
     stage, last = Stage(len(rows[0])), len(rows) - 1
-    begin = [0.0, *(START + step * STEP for step in range(last))]
-    total = begin[-1] + STEP * (last > 0) + END
-    there = [0.0, *(time + TRAVEL * STEP for time in begin[1:]), total]
+    begin, there, total = moments(last)
     clock, parts = Clock(total), [scenery(stage), arrows(stage)]
     for step, (first, after) in enumerate(zip(begin, [*begin[1:], total])):
         parts.append(words(stage, *caption(rows, step), clock.during(first, after)))

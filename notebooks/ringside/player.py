@@ -10,8 +10,7 @@ from html import escape
 
 import ipywidgets as widgets
 
-from . import ring
-from .motion import animate
+from . import flow, motion, ring, timeline
 
 
 def image(svg: str) -> str:
@@ -27,11 +26,8 @@ def image(svg: str) -> str:
 
 def spoken(words: str) -> str:
     """Return a description as HTML, with a line for each rank."""
-    return (
-        f"<small>{escape(words).replace('rank 0:', '<br>rank 0:', 1)}</small>".replace(
-            "; ", "<br>"
-        )
-    )
+    first = re.sub(r"(\. )(\w+ (?:\d+|process):)", r"\1<br>\2", escape(words), count=1)
+    return f"<small>{first.replace('; ', '<br>')}</small>"
 
 
 class Picture:
@@ -47,14 +43,26 @@ class Picture:
         return re.search("<title>(.*?)</title>", self.svg, re.DOTALL)[1]
 
 
+def drawing(events: list[dict]):
+    """Return the module that draws such events, as their header says."""
+    kinds = {"ring": ring, "flow": flow, "timeline": timeline}
+    return kinds[getattr(events, "header", {}).get("picture", "ring")]
+
+
+def animate(events: list[dict]) -> str:
+    """Return a recording as one moving picture."""
+    kind = drawing(events)
+    return (motion if kind is ring else kind).animate(events)
+
+
 def still(events: list[dict], step: int) -> Picture:
     """Return the state after some steps, and the messages that led there."""
-    return Picture(ring.frame(events, step))
+    return Picture(drawing(events).frame(events, step))
 
 
 def film(events: list[dict]) -> Picture:
     """Return all states on one sheet."""
-    return Picture(ring.strip(events))
+    return Picture(drawing(events).strip(events))
 
 
 class Player(widgets.VBox):
@@ -64,11 +72,12 @@ class Player(widgets.VBox):
     """
 
     def __init__(self, events: list[dict]):
-        rows = ring.table(events)
-        last = len(rows) - 1
-        pictures = [image(ring.frame(events, step)) for step in range(last + 1)]
-        words = [ring.describe(rows, step) for step in range(last + 1)]
-        self.fallback = image(animate(events)) if len(rows[0]) <= 5 else pictures[-1]
+        draw = drawing(events)
+        last = draw.states(events) - 1
+        pictures = [image(draw.frame(events, step)) for step in range(last + 1)]
+        words = [draw.describe(events, step) for step in range(last + 1)]
+        moving = image(animate(events))
+        self.fallback = moving if len(moving) < 40_000 else pictures[-1]
         slider = widgets.IntSlider(min=0, max=last, description="Step:")
         play = widgets.Play(min=0, max=last, interval=1400)
         name = widgets.Label("Play, stop, repeat:")  # its buttons have no names
@@ -86,10 +95,10 @@ class Player(widgets.VBox):
             widgets.jslink((slider, "value"), (text, "selected_index")),
         ]
         super().__init__([widgets.HBox([name, play, slider]), steps, stage, text])
-        self.events = events
+        self.states = last + 1
 
     def __repr__(self) -> str:
-        return f"Player: {len(ring.table(self.events))} states"
+        return f"Player: {self.states} states"
 
     def _repr_mimebundle_(self, **kwargs):
         bundle = super()._repr_mimebundle_(**kwargs)

@@ -10,7 +10,15 @@ class WrongRecording(ValueError):
     """A recording that no correct run can have left."""
 
 
-class Notes(list):
+class Recording(list):
+    """The events of a run; the header says which lesson, and how to draw them."""
+
+    def __init__(self, events=(), **header):
+        super().__init__(events)
+        self.header = header
+
+
+class Notes(Recording):
     """The recording of simulated ranks, in the form that scripts leave."""
 
     def add(self, rank: int, chunks, phase="done", send=None, recv=None) -> None:
@@ -21,18 +29,18 @@ class Notes(list):
         self.append(event | {"send": send, "recv": recv})
 
 
-def load(name: str) -> list[dict]:
-    """Return the events of a recording in figures/, checked."""
-    return verify(read(ROOT / "figures" / f"{name}.jsonl"))
+def load(name: str) -> Recording:
+    """Return the recording of a lesson that lies in figures/."""
+    return read(ROOT / "figures" / f"{name}.jsonl")
 
 
-def read(path: Path) -> list[dict]:
-    """Return the events in a file; its first line, the header, only says whose."""
+def read(path: Path) -> Recording:
+    """Return the events in a file; its first line is the header."""
     with open(path, encoding="utf-8") as lines:
         header, *events = (json.loads(line) for line in lines)
     if "lesson" not in header:
         raise WrongRecording(f"{path} does not begin with a header")
-    return events
+    return Recording(events, **header)
 
 
 def table(events: list[dict]) -> list[list[dict]]:

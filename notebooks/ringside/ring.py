@@ -186,8 +186,14 @@ def words(stage: Stage, corner: str, sentence: str, more: str = "") -> str:
     )
 
 
-def describe(rows: list[list[dict]], step: int) -> str:
+def states(events: list[dict]) -> int:
+    """Return how many states there are to look at."""
+    return len(table(events))
+
+
+def describe(events: list[dict], step: int) -> str:
     """Return the state after some steps in words, for those who don't see it."""
+    rows = table(events)
     corner, sentence = caption(rows, step)
     held = "; ".join(
         f"rank {rank}: " + " ".join(f"{v:0{len(rows[0])}}" for v in event["chunks"])
@@ -216,7 +222,7 @@ def frame(events: list[dict], step: int) -> str:
         raise ValueError(f"step is a number from 0 to {len(rows) - 1}, not {step}")
     stage = Stage(len(rows[0]))
     body = scenery(stage) + (arrows(stage) if step else "") + inside(stage, rows, step)
-    return svg(stage.width, stage.height, describe(rows, step), body)
+    return svg(stage.width, stage.height, describe(events, step), body)
 
 
 def strip(events: list[dict], columns: int = 2) -> str:

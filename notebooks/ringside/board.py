@@ -1,0 +1,130 @@
+"""Finds a place for everything in a picture of ranks that pass numbers on."""
+
+import math
+from collections import defaultdict
+from functools import cached_property
+
+from .svg import box
+
+CELL, BAND, LINE = 22, 7, 36  # heights of a number, of its stripes, and of both
+GAP = 62  # between two cards
+
+
+class Board:
+    """Where everything stands, for a recording."""
+
+    def __init__(self, events: list[dict]):
+        self.events = events
+        self.phases = getattr(events, "header", {}).get("phases", {})
+        steps = 1 + max(event["step"] for event in events)
+        self.rows = [
+            {e["rank"]: e for e in events if e["step"] == step} for step in range(steps)
+        ]
+        self.ranks = sorted(self.rows[0])
+        self.size = sum(rank >= 0 for rank in self.ranks)
+        self.places = self.arrange()
+
+    @cached_property
+    def cards(self) -> dict[int, dict[str, int]]:
+        """Return the names that each card has room for, each with its widest cell."""
+        found = {}
+        for rank in self.ranks:
+            room = defaultdict(int)
+            for row in self.rows:
+                for name, cells in row[rank]["holds"].items():
+                    room[name] = max(room[name], *map(wide, cells), 0)
+            found[rank] = dict(room)
+        return found
+
+    def room(self, rank: int) -> tuple[float, float]:
+        """Return the width and the height of a card; all ranks have the same."""
+        like = [r for r in self.ranks if (r < 0) == (rank < 0)]
+        most, names = 0, 1
+        for r in like:
+            names = max(names, len(self.cards[r]))
+            for row in self.rows:
+                for name, cells in row[r]["holds"].items():
+                    most = max(most, self.label(r) + len(cells) * self.cards[r][name])
+        title = len(self.title(rank)) * 8 + 20
+        return max(most + 14, title, 92), 34 + names * LINE
+
+    def label(self, rank: int) -> float:
+        return 20 + 6.8 * max(map(len, self.cards[rank]), default=0)
+
+    def title(self, rank: int) -> str:
+        return f"rank {rank}" if rank >= 0 else "one process"
+
+    def arrange(self) -> dict[int, tuple[float, float]]:
+        """Return the middle of each card: on the smallest oval where none overlap."""
+        places, stretch = {}, 1.0
+        while True:
+            for rank in self.ranks:
+                turn = math.tau * rank / max(self.size, 1) - math.tau / 4
+                across, down = 105 * stretch, 78 * stretch
+                away = rank >= 0 and (self.size > 1 or -1 in self.ranks)
+                places[rank] = (
+                    (across * math.cos(turn), down * math.sin(turn)) if away else (0, 0)
+                )
+            if all(
+                self.apart(places, a, b)
+                for a in self.ranks
+                for b in self.ranks
+                if a < b
+            ):
+                break
+            stretch *= 1.03
+        rooms = {rank: self.room(rank) for rank in self.ranks}
+        left = min(x - rooms[r][0] / 2 for r, (x, y) in places.items()) - 18
+        top = min(y - rooms[r][1] / 2 for r, (x, y) in places.items()) - 44
+        right = max(x + rooms[r][0] / 2 for r, (x, y) in places.items()) + 18
+        bottom = max(y + rooms[r][1] / 2 for r, (x, y) in places.items()) + 44
+        longest = max(map(len, self.phases.values()), default=0)
+        self.width = max(right - left, 7 * longest + 32, 480)
+        self.height = bottom - top
+        aside = (self.width - (right - left)) / 2
+        return {r: (x - left + aside, y - top) for r, (x, y) in places.items()}
+
+    def apart(self, places: dict, a: int, b: int) -> bool:
+        """Say whether two cards have a gap between them."""
+        (wa, ha), (wb, hb) = self.room(a), self.room(b)
+        (xa, ya), (xb, yb) = places[a], places[b]
+        return (
+            abs(xa - xb) >= (wa + wb) / 2 + GAP or abs(ya - yb) >= (ha + hb) / 2 + GAP
+        )
+
+    def spot(self, rank: int, name: str) -> tuple[float, float]:
+        """Return the top left corner of the cells of one name on a card."""
+        x, y = self.places[rank]
+        w, h = self.room(rank)
+        line = list(self.cards[rank]).index(name)
+        return x - w / 2 + self.label(rank), y - h / 2 + 30 + line * LINE
+
+    def halo(self, rank: int, name: str, count: int) -> str:
+        """Return a box behind the cells of one name."""
+        x, y = self.spot(rank, name)
+        return box(x - 4, y - 3, count * self.cards[rank][name] + 5, CELL + BAND + 6)
+
+    def path(self, a: int, b: int) -> tuple[float, float, float, float]:
+        """Return where a message leaves a card, and where it reaches another one."""
+        (x0, y0), (x1, y1) = self.places[a], self.places[b]
+        dx, dy = x1 - x0, y1 - y0
+        crossed = any(to == a for row in self.rows for to, _ in row[b].get("sends", []))
+        keep = 9 / math.hypot(dx, dy) if crossed else 0
+        aside = (-keep * dy, keep * dx)  # two that cross keep to their right
+        ends = []
+        for rank in (a, b):
+            w, h = self.room(rank)
+            ends.append(
+                min((w / 2 + 8) / (abs(dx) or 1e-9), (h / 2 + 8) / (abs(dy) or 1e-9))
+            )
+        return (
+            x0 + ends[0] * dx + aside[0],
+            y0 + ends[0] * dy + aside[1],
+            x1 - ends[1] * dx + aside[0],
+            y1 - ends[1] * dy + aside[1],
+        )
+
+
+def wide(cell: list) -> float:
+    """Return the width of a cell: [value, rank, rank, …]."""
+    return max(26, 12 + 7.5 * len(f"{cell[0]}"))

@@ -1,0 +1,4 @@
+"""Checks a learner's answers: a wrong one gets the name of its mistake."""
+
+from .ring import five_ranks, ring_broadcast, uneven_chunks
+from .split import step, two_means, weigh

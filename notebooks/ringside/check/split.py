@@ -1,0 +1,144 @@
+"""Checks the answers of lesson 01."""
+
+import threading
+from collections.abc import Callable
+
+import torch
+
+from .say import TODO, say
+
+
+def two_means(mean_of_means: float, by_count: float) -> None:
+    """Check two predictions: six slopes 1, 2, 3, 4, 5, 9 on four ranks."""
+    if ... in (mean_of_means, by_count):
+        say(TODO, "")
+        return
+    if not all(type(answer) in (int, float) for answer in (mean_of_means, by_count)):
+        say("each answer is a number, such as by_count=2.5", "")
+        return
+    wrong_means = {
+        4: "4 is the mean of all six; ranks 0 and 1 first average two slopes each",
+        15.5: "15.5 is the sum of the four means: divide it by the four ranks",
+        6: "6 is the sum of all slopes over the four ranks; average each share first",
+        4.375: "that is for shares of neighbours (1, 2), (3, 4), 5, 9: take every fourth",
+    }
+    wrong_count = {
+        3.875: "3.875 is the mean of the means: by count, each slope weighs the same",
+        24: "24 is the sum of all slopes: divide it by how many there are",
+        6: "6 is 24 over four ranks: divide by the six samples",
+    }
+    mistake = None
+    if mean_of_means != 3.875:
+        mistake = wrong_means.get(
+            mean_of_means, f"{mean_of_means} is not the mean of the four means"
+        )
+    elif by_count != 4:
+        mistake = wrong_count.get(by_count, f"{by_count} is not the mean by count")
+    say(mistake, "3.875 and 4: two lone slopes weigh twice as much as the other four")
+
+
+def weigh(function: Callable) -> None:
+    """Check a function of mean gradients and counts, one of each per rank."""
+    say(weigh_mistake(function), "every sample has the same weight")
+
+
+def weigh_mistake(function: Callable) -> str | None:
+    """Return what is wrong with weigh(means, counts), or None."""
+    for means, counts in (
+        ([2.0, 5.0, 1.0, 8.0], [2, 2, 2, 2]),
+        ([4.0, 1.0], [3, 1]),
+        ([3.0, 6.0, 0.0], [1, 2, 5]),
+        ([7.0], [4]),
+        ([5.0, 0.0], [3, 0]),
+    ):
+        case = f"weigh({means}, {counts})"
+        right = sum(m * c for m, c in zip(means, counts)) / sum(counts)
+        try:
+            answer = function(list(means), list(counts))
+            if answer is None or answer is ...:
+                return TODO
+            answer = float(answer)
+        except Exception as error:  # noqa: BLE001 it is the learner's
+            return f"{case} raised {type(error).__name__}: {error}"
+        if abs(answer - right) < 1e-6:
+            continue
+        if abs(answer - sum(means) / len(means)) < 1e-6:
+            return f"{case} gave the mean of the means, {answer:g}, not {right:g}"
+        if abs(answer - right * sum(counts)) < 1e-6:
+            return f"{case} gave a sum, {answer:g}: divide it by the samples of all"
+        if abs(answer - right * sum(counts) / len(means)) < 1e-6:
+            return f"{case} divided by the ranks: divide by the samples of all"
+        return f"{case} gave {answer:g}, not {right:g}"
+    return None
+
+
+def step(program: Callable) -> None:
+    """Check step(w, x, y, all_reduce): the new weight of a rank with its share."""
+    say(step_mistake(program), "all ranks take the step that one process takes")
+
+
+def step_mistake(program: Callable) -> str | None:
+    """Return what is wrong with a step of data-parallel training, or None."""
+    x = torch.tensor([1.0, 2, 1, 2, 3, 2, 2, 3])
+    y = torch.tensor([0.0, 0, 1, -3, 2, -1, 1, 1])
+    for size in (4, 1, 2, 3):
+        try:
+            found = together(program, [(x[r::size], y[r::size]) for r in range(size)])
+            if any(answer is None or answer is ... for answer in found):
+                return TODO
+            found = [round(float(answer), 4) for answer in found]
+        except threading.BrokenBarrierError:
+            return f"with {size} ranks, not all ranks call all_reduce equally often"
+        except Exception as error:  # noqa: BLE001 it is the learner's
+            return f"with {size} ranks, it raised {type(error).__name__}: {error}"
+        slopes = [(x[r::size] * (x[r::size] - y[r::size])).mean() for r in range(size)]
+        means = round(1 - 0.25 * float(sum(slopes)) / size, 4)
+        total = round(1 - 0.25 * float(sum(slopes)), 4)
+        if found == [0.0] * size:
+            continue
+        case = f"with {size} ranks,"
+        if len(set(found)) > 1:
+            return (
+                f"{case} the weights end apart, at {found}: gradients must be added up"
+            )
+        if found[0] == total and size > 1:
+            return f"{case} w becomes {found[0]:g}: the sum was not divided"
+        if found[0] == means:
+            return f"{case} w becomes {found[0]:g}, which is the mean of the means"
+        if found[0] == 2.0:
+            return f"{case} w becomes 2: a step goes down the slope, so subtract"
+        return f"{case} w becomes {found[0]:g}, and one process finds 0"
+    return None
+
+
+def together(program: Callable, shares: list[tuple]) -> list:
+    """Run step(w, x, y, all_reduce) on simulated ranks, all at once."""
+    size, errors, answers = len(shares), {}, [None] * len(shares)
+    meeting = threading.Barrier(size, timeout=2)
+    brought = [None] * size
+
+    def one(rank: int) -> None:
+        def all_reduce(value):
+            brought[rank] = torch.as_tensor(value).detach().clone()
+            meeting.wait()
+            total = sum(brought)
+            meeting.wait()
+            return total
+
+        try:
+            answers[rank] = program(torch.tensor(1.0), *shares[rank], all_reduce)
+        except Exception as error:  # noqa: BLE001 the first one is raised below
+            errors[rank] = error
+            meeting.abort()
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        own = [
+            e for e in errors.values() if type(e) is not threading.BrokenBarrierError
+        ]
+        raise (own or list(errors.values()))[0]
+    return answers

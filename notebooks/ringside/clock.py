@@ -1,0 +1,64 @@
+"""Times the parts of a moving picture.
+
+Style sheets do the moving: they obey a reader who asks for less motion, and a reader
+whose program knows none of them sees the end of the run.
+"""
+
+START, STEP, END = 1.2, 1.4, 2.4  # seconds
+LONGEST = 12.0  # that a reader has to wait for the first state to come back
+TRAVEL = 0.75  # the part of a step in which its messages move
+
+
+def moments(steps: int) -> tuple[list[float], list[float], float]:
+    """Return when each state begins, when it is complete, and when all is over."""
+    step = min(STEP, (LONGEST - START - END) / max(steps, 1))
+    begin = [0.0, *(START + number * step for number in range(steps))]
+    total = begin[-1] + step * (steps > 0) + END
+    return begin, [0.0, *(time + TRAVEL * step for time in begin[1:]), total], total
+
+
+class Clock:
+    """The style sheet of an animation: it grows with each class that is asked for."""
+
+    def __init__(self, total: float):
+        self.total, self.rules = total, {}
+
+    def during(self, begin: float, end: float) -> str:
+        """Return the class of what is seen from begin to end, or to the very end."""
+        name = f"d{begin * 10:.0f}_{end * 10:.0f}"
+        if begin > 0 or end < self.total:
+            a, b = self.percent(begin), self.percent(end)
+            key = (
+                f"0%,{a}{{opacity:0}}{a},{b}{{opacity:1}}"
+                if begin
+                else f"0%,{b}{{opacity:1}}"
+            )
+            key += f"{b},to{{opacity:0}}" if end < self.total else "to{opacity:1}"
+            still = "" if end >= self.total else "opacity:0;"
+            self.add(name, key, "step-end", still)
+        return f' class="{name}"'
+
+    def flight(self, begin: float, end: float) -> str:
+        """Return the class of what moves by --x and --y from begin to end."""
+        name = f"f{begin * 10:.0f}"
+        a, b = self.percent(begin), self.percent(end)
+        key = f"0%{{opacity:0}}{a}{{opacity:0;transform:none}}"
+        key += f"{self.percent(begin + 0.02)}{{opacity:1;transform:none}}"
+        key += f"{b}{{opacity:1;transform:translate(var(--x),var(--y))}}"
+        key += f"{self.percent(end + 0.02)},to{{opacity:0;"
+        key += "transform:translate(var(--x),var(--y))}"
+        self.add(name, key, "ease-in-out", "opacity:0;")
+        return name
+
+    def percent(self, seconds: float) -> str:
+        return f"{100 * seconds / self.total:.2f}%"
+
+    def add(self, name: str, key: str, easing: str, still: str) -> None:
+        self.rules[name] = (
+            f"@keyframes {name}{{{key}}}"
+            f".{name}{{{still}animation:{name} {self.total:g}s {easing} infinite}}"
+        )
+
+    def style(self) -> str:
+        calm = "@media(prefers-reduced-motion:reduce){*{animation:none!important}}"
+        return "<style>" + "".join(self.rules.values()) + calm + "</style>"

@@ -1,0 +1,214 @@
+"""Draws ranks that hold numbers and pass them on: events and step in, SVG text out.
+
+Place is rank, as in the ring; in the middle may stand one process that works alone
+(rank -1). The stripes under a number say whose it is: slot and hue are a rank's.
+"""
+
+import math
+from collections import defaultdict
+
+from .board import BAND, CELL, Board, wide
+from .clock import Clock, moments
+from .ring import HUES, NEW
+from .svg import GREY, INK, PAPER, box, n, svg, text
+
+BOLD = ' font-weight="600"'
+HEAD = '<path d="M0 0l-9 -4.5v9z" transform="translate({} {}) rotate({})"/>'
+
+
+def cells(board: Board, x: float, y: float, w: float, held: list[list]) -> str:
+    """Return numbers in a row, each over the stripes of the ranks in it."""
+    frames, numbers, bands, tints = "", "", defaultdict(str), defaultdict(str)
+    slot = (w - 3) / max(board.size, 1)
+    for i, (value, *whose) in enumerate(held):
+        left = x + i * w
+        frames += box(left, y, w - 3, CELL)
+        numbers += f'<text x="{n(left + w / 2 - 1.5)}" y="{n(y + 15)}">{value}</text>'
+        if len(whose) == 1:
+            tints[HUES[whose[0] % len(HUES)]] += box(left, y, w - 3, CELL)
+        for rank in whose:
+            hue = HUES[rank % len(HUES)]
+            bands[hue] += box(left + rank * slot, y + CELL, slot, BAND)
+    return (
+        f'<path fill="#fff" stroke="#c3cad4" d="{frames}"/>'
+        + "".join(
+            f'<path fill="{hue}" opacity=".25" d="{d}"/>' for hue, d in tints.items()
+        )
+        + "".join(f'<path fill="{hue}" d="{d}"/>' for hue, d in bands.items())
+        + f'<g font-size="12" text-anchor="middle">{numbers}</g>'
+    )
+
+
+def scenery(board: Board) -> str:
+    """Return what never changes: cards and their names."""
+    parts = []
+    for rank in board.ranks:
+        (x, y), (w, h) = board.places[rank], board.room(rank)
+        hue = HUES[rank % len(HUES)] if rank >= 0 else GREY
+        parts.append(
+            f'<rect x="{n(x - w / 2)}" y="{n(y - h / 2)}" width="{n(w)}" '
+            f'height="{n(h)}" rx="9" fill="{PAPER}" stroke="{hue}" stroke-width="2"/>'
+            + text(x - w / 2 + 10, y - h / 2 + 19, board.title(rank), 14, BOLD)
+        )
+    return "".join(parts)
+
+
+def row(board: Board, rank: int, name: str, held: list[list]) -> str:
+    """Return one line of a card: a name and its numbers."""
+    x, y = board.spot(rank, name)
+    left = board.places[rank][0] - board.room(rank)[0] / 2 + 10
+    return text(left, y + 15, name, 12, f' fill="{GREY}"') + cells(
+        board, x, y, board.cards[rank][name], held
+    )
+
+
+def meeting(board: Board, step: int) -> str:
+    """Return the band that joins all ranks in a collective call, or nothing."""
+    if board.size < 2 or not board.rows[step][0].get("call"):
+        return ""
+    corners = [board.places[rank] for rank in board.ranks if rank >= 0]
+    line = "M" + "L".join(f"{n(x)} {n(y)}" for x, y in corners) + "z"
+    return f'<path d="{line}" fill="none" stroke="{NEW}" stroke-width="16"/>'
+
+
+def sends(board: Board, step: int) -> list[tuple[int, int, str]]:
+    """Return the messages of a step, as (from, to, name)."""
+    found = board.rows[step].items()
+    return [(rank, to, name) for rank, e in found for to, name in e.get("sends", [])]
+
+
+def arrows(board: Board, step: int) -> str:
+    """Return an arrow for each message of a step."""
+    lines, heads = "", ""
+    for a, b, _ in sends(board, step):
+        x0, y0, x1, y1 = board.path(a, b)
+        turn = math.degrees(math.atan2(y1 - y0, x1 - x0))
+        lines += f"M{n(x0)} {n(y0)}L{n(x1)} {n(y1)}"
+        heads += HEAD.format(n(x1), n(y1), n(turn))
+    line = f'<path d="{lines}" stroke="{GREY}" stroke-width="2"/>'
+    return f'<g fill="{GREY}">{line}{heads}</g>' if lines else ""
+
+
+def token(board: Board, step: int, send: tuple, part: float, style: str = "") -> str:
+    """Return a message part of its way."""
+    a, b, name = send
+    x0, y0, x1, y1 = board.path(a, b)
+    x, y = x0 + part * (x1 - x0), y0 + part * (y1 - y0)
+    held = board.rows[step][b]["holds"].get(name) or [["?"]]
+    w = max(map(wide, held))
+    width = w * len(held)
+    frame = box(x - width / 2 - 2, y - 18, width + 3, CELL + BAND + 6)
+    shape = f'<path fill="#fff" stroke="{INK}" stroke-width="1.5" d="{frame}"/>'
+    return f"<g{style}>{shape}{cells(board, x - width / 2, y - 15, w, held)}</g>"
+
+
+def caption(board: Board, step: int) -> tuple[str, str]:
+    """Return the corner and the sentence for the state after some steps."""
+    phase = board.rows[step][0]["phase"]
+    corner = f"step {step} of {len(board.rows) - 1} · {phase}" if step else phase
+    return corner, board.phases.get(phase, "")
+
+
+def words(board: Board, corner: str, sentence: str, more: str = "") -> str:
+    """Return the corner and the sentence in their places."""
+    return text(16, 28, corner, 17, BOLD + more) + text(
+        board.width / 2, board.height - 16, sentence, 14, f' text-anchor="middle"{more}'
+    )
+
+
+def describe(events: list[dict], step: int) -> str:
+    """Return the state after some steps in words, for those who don't see it."""
+    board = Board(events)
+    corner, sentence = caption(board, step)
+    told = []
+    for rank in board.ranks:
+        held = board.rows[step][rank]["holds"].items()
+        numbers = (f"{k} {' '.join(str(v) for v, *_ in c)}" for k, c in held)
+        told.append(f"{board.title(rank)}: {', '.join(numbers)}")
+    return f"{'after ' * (step > 0)}{corner}. {sentence} {'; '.join(told)}"
+
+
+def inside(board: Board, step: int) -> str:
+    """Return all of a still but its cards."""
+    corner, sentence = caption(board, step)
+    said = words(board, f"after {corner}" if step else corner, sentence)
+    held, new = "", ""
+    for rank in board.ranks:
+        before = board.rows[max(step - 1, 0)][rank]["holds"]
+        for name, found in board.rows[step][rank]["holds"].items():
+            held += row(board, rank, name, found)
+            if found != before.get(name):
+                new += board.halo(rank, name, len(found))
+    held = f'<path fill="{NEW}" d="{new}"/>{held}'
+    moving = "".join(token(board, step, send, 0.5) for send in sends(board, step))
+    return said + held + arrows(board, step) + moving
+
+
+def states(events: list[dict]) -> int:
+    """Return how many states there are to look at."""
+    return len(Board(events).rows)
+
+
+def frame(events: list[dict], step: int) -> str:
+    """Return a still: the messages of one step, and what the ranks hold after it."""
+    board = Board(events)
+    if not 0 <= step < len(board.rows):
+        last = len(board.rows) - 1
+        raise ValueError(f"step is a number from 0 to {last}, not {step}")
+    body = meeting(board, step) + scenery(board) + inside(board, step)
+    return svg(board.width, board.height, describe(events, step), body)
+
+
+def strip(events: list[dict], columns: int = 2) -> str:
+    """Return all stills on one sheet."""
+    board = Board(events)
+    columns = min(columns, len(board.rows))
+    lines = -(-len(board.rows) // columns)
+    body = f'<defs><g id="s">{scenery(board)}</g></defs>'
+    for step in range(len(board.rows)):
+        x, y = step % columns * board.width, step // columns * board.height
+        body += f'<g transform="translate({n(x)} {n(y)})">{meeting(board, step)}'
+        body += f'<use href="#s"/>{inside(board, step)}</g>'
+    title = f"All {len(board.rows)} states of a run of {board.size} ranks"
+    return svg(columns * board.width, lines * board.height, title, body)
+
+
+def animate(events: list[dict]) -> str:
+    """Return the whole run as one moving picture."""
+    board = Board(events)
+    last = len(board.rows) - 1
+    begin, there, total = moments(last)
+    clock, parts, bands = Clock(total), [], []
+    for step, (first, after) in enumerate(zip(begin, [*begin[1:], total])):
+        seen = clock.during(first, after)
+        parts.append(words(board, *caption(board, step), seen))
+        if found := meeting(board, step):
+            bands.append(f"<g{seen}>{found}</g>")
+        if found := arrows(board, step):
+            parts.append(f"<g{seen}>{found}</g>")
+    for (step, until), found in sorted(spans(board).items()):
+        parts.append(f"<g{clock.during(there[step], there[until])}>{found}</g>")
+    for step in range(1, last + 1):
+        name = clock.flight(begin[step], there[step]) if sends(board, step) else ""
+        for send in sends(board, step):
+            x0, y0, x1, y1 = board.path(*send[:2])
+            way = f' class="{name}" style="--x:{n(x1 - x0)}px;--y:{n(y1 - y0)}px"'
+            parts.append(token(board, step, send, 0, way))
+    title = f"A run of {board.size} ranks, recorded and played back"
+    body = clock.style() + "".join([*bands, scenery(board), *parts])
+    return svg(board.width, board.height, title, body)
+
+
+def spans(board: Board) -> dict[tuple[int, int], str]:
+    """Return the lines of all cards, by the steps from and until they stand."""
+    found = defaultdict(str)
+    for rank in board.ranks:
+        for name in board.cards[rank]:
+            values = [state[rank]["holds"].get(name) for state in board.rows]
+            first = 0
+            for i in range(1, len(values) + 1):
+                if i == len(values) or values[i] != values[first]:
+                    if values[first]:
+                        found[first, i] += row(board, rank, name, values[first])
+                    first = i
+    return found
