@@ -20,6 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "notebooks"))
 sys.path.insert(0, str(Path(__file__).parent))
 
+import test_guard as guard  # noqa: E402
 import test_launch as t  # noqa: E402
 from ringside import server as servers  # noqa: E402
 from ringside.failure import RankFailed, RankTimeout  # noqa: E402
@@ -173,6 +174,61 @@ def hangs(here: t.Place) -> None:
     count("9 a hang ends, by so much after its time", 18, 10, trial)
 
 
+FAULTS = {
+    "raise": "'{wrong}', 'raise', 2, ranks=4",
+    "raise, plain": "'{wrong}', 'raise', 0, ranks=2, warm=False",
+    "exit": "'{wrong}', 'exit', 1, ranks=4",
+    "words": "'{wrong}', 'words', 3, ranks=4",
+    "silent": "'{wrong}', 'silent', 0, ranks=4",
+    "kill": "'{wrong}', 'kill', 1, ranks=4",
+    "stubborn": "'{wrong}', 'kill', 1, 'stubborn', ranks=2",
+    "other call": "'{hang}', 'other call', ranks=2, timeout=2",
+    "call left out": "'{hang}', 'call left out', ranks=2, timeout=2",
+    "both receive": "'{hang}', 'both receive', ranks=2, timeout=2",
+    "endless loop": "'{hang}', 'endless loop', ranks=2, timeout=2",
+    "no script": "'no_such_script', ranks=2",
+    "no ranks": "'04_ring_all_reduce', ranks=0",
+    "bad argument": "'04_ring_all_reduce', '--numel', 'many', ranks=2",
+    "hasty": "'04_ring_all_reduce', '--wire', 'hasty', ranks=4",
+}
+
+
+def red() -> None:
+    folder = Path(tempfile.mkdtemp(dir=scratch))
+    paths = {"wrong": folder / "wrong.py", "hang": folder / "hang.py"}
+    paths["wrong"].write_text(t.WRONG), paths["hang"].write_text(HANG)
+
+    def stuck(number: int) -> float:
+        place = folder / f"stuck {number}"
+        place.mkdir()
+        arguments = "'--wire', 'blocking', ranks=4, timeout=600"
+        said = guard.judged(
+            place, {"n": [guard.ran(guard.LAUNCH.format(arguments), 1)]}
+        )
+        begin = time.monotonic()
+        assert "FAILED n.ipynb::Cell 0" in said
+        while guard.left(place):
+            time.sleep(0.02)
+        return time.monotonic() - begin
+
+    count("5 a cell that nbval ends leaves nothing", 5, 10, stuck)
+    names = list(FAULTS)
+
+    def fault(number: int) -> float:
+        place = folder / names[number]
+        place.mkdir()
+        source = guard.LAUNCH.partition("torchrun(")[0]
+        source += f"torchrun({FAULTS[names[number]].format(**paths)}, quiet=True)"
+        said = guard.judged(place, {"n": [guard.ran(source, 1)]}, seconds=60)
+        begin = time.monotonic()
+        assert "FAILED n.ipynb::Cell 0" in said, said[-2000:]
+        while guard.left(place):
+            time.sleep(0.02)
+        return time.monotonic() - begin
+
+    count("6 a run that fails turns its cell red", len(FAULTS), 10, fault)
+
+
 def learners() -> None:
     def crowd(_) -> float:
         begin = time.monotonic()
@@ -251,6 +307,7 @@ def exits() -> None:
 def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     kernels()
+    red()
     refusals()
     here = place()
     os.environ |= here.own

@@ -1,43 +1,61 @@
 """Proves that a notebook which did not work turns the run red."""
 
+import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FINE = "print(6 * 7)"
+MARK = "RINGSIDE_GUARD"  # every process that nbval starts here bears it
+LAUNCH = f"""import sys; sys.path.insert(0, {str(ROOT / "notebooks")!r})
+from ringside import torchrun
+torchrun("04_ring_all_reduce", {{}}, quiet=True)"""
+
+
+def judged(folder: Path, notebooks: dict[str, list], seconds: int = 12) -> str:
+    """Return what nbval, with our guard, says of notebooks made of these cells."""
+    shutil.copy(ROOT / "notebooks" / "conftest.py", folder)
+    for name, cells in notebooks.items():
+        nb = nbformat.v4.new_notebook(cells=cells)
+        nb.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+        nbformat.write(nb, folder / f"{name}.ipynb")
+    line = [sys.executable, "-m", "pytest", "--nbval", "-rA", "--color=no"]
+    line += [f"--nbval-cell-timeout={seconds}", "-p", "no:cacheprovider"]
+    how = {"cwd": folder, "env": os.environ | {MARK: str(folder)}}
+    return subprocess.run(line, capture_output=True, text=True, **how).stdout
+
+
+def left(folder: Path) -> list[psutil.Process]:
+    """Return the processes that nbval started for these notebooks and left behind."""
+    found = psutil.process_iter(["environ"])
+    return [p for p in found if (p.info["environ"] or {}).get(MARK) == str(folder)]
 
 
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory):
     """How nbval, with our guard, judges four notebooks: one good, three not."""
     folder = tmp_path_factory.mktemp("guard")
-    shutil.copy(ROOT / "notebooks" / "conftest.py", folder)
     good = [nbformat.v4.new_code_cell(FINE, execution_count=1)]
     good[0].outputs = [nbformat.v4.new_output("stream", text="42\n")]
-    failed = (
-        f"import sys; sys.path.insert(0, {str(ROOT / 'notebooks')!r})\n"
-        "from ringside import torchrun\n"
-        "torchrun('04_ring_all_reduce', '--numel', -1, ranks=2, quiet=True)"
-    )
+    stuck = LAUNCH.format("'--wire', 'blocking', ranks=4, timeout=600")
     notebooks = {
         "good": good,
-        "hung": [ran("!sleep 100", 1), ran("assert _exit_code == 0", 2)],
-        "failed": [ran(failed, 1)],
+        "hung": [ran(stuck, 1), ran("print()", 2)],
+        "failed": [ran(LAUNCH.format("'--numel', -1, ranks=2"), 1)],
         "stripped": [nbformat.v4.new_code_cell(FINE)],
     }
-    for name, cells in notebooks.items():
-        nb = nbformat.v4.new_notebook(cells=cells)
-        nb.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
-        nbformat.write(nb, folder / f"{name}.ipynb")
-    line = [sys.executable, "-m", "pytest", "--nbval", "--nbval-cell-timeout=12"]
-    line += ["-p", "no:cacheprovider", "-rA", "--color=no"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120, cwd=folder)
-    return done.stdout
+    said = judged(folder, notebooks)
+    last = time.monotonic() + 10
+    while left(folder) and time.monotonic() < last:
+        time.sleep(0.05)
+    return said, left(folder)
 
 
 def ran(source: str, count: int):
@@ -58,5 +76,9 @@ def ran(source: str, count: int):
     ],
 )
 def test_the_guard(verdicts, name, verdict, reason):
-    assert f"{verdict} {name}" in verdicts
-    assert reason in verdicts
+    assert f"{verdict} {name}" in verdicts[0]
+    assert reason in verdicts[0]
+
+
+def test_a_cell_that_hangs_leaves_no_process(verdicts):
+    assert verdicts[1] == []
