@@ -388,7 +388,9 @@ def doctor(installed):
         f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
         f"{free / GB:.1f} GB of memory free, {disk / GB:.1f} GB of disk free"
     )
-    rows["Python"] = f"{platform.python_version()} in {sys.prefix}"
+    prefix = Path(sys.prefix)
+    prefix = prefix.relative_to(ROOT) if ROOT in prefix.parents else prefix
+    rows["Python"] = f"{platform.python_version()} in {prefix}"
     if not installed:
         line = shlex.join(["python3", sys.argv[0], "lab"])
         faults.append(f"The course is not installed yet, or not whole: run {line}")

@@ -63,12 +63,18 @@ def row(board: Board, rank: int, name: str, held: list[list]) -> str:
 
 
 def meeting(board: Board, step: int) -> str:
-    """Return the band that joins all ranks in a collective call, or nothing."""
-    if board.size < 2 or not board.rows[step][0].get("call"):
-        return ""
-    corners = [board.places[rank] for rank in board.ranks if rank >= 0]
-    line = "M" + "L".join(f"{n(x)} {n(y)}" for x, y in corners) + "z"
-    return f'<path d="{line}" fill="none" stroke="{NEW}" stroke-width="16"/>'
+    """Return a band through all ranks that make a call together, or nothing."""
+    groups = defaultdict(list)
+    for rank in board.ranks:
+        event = board.rows[step][rank]
+        if rank >= 0 and event.get("call"):
+            groups[event.get("group", 0)].append(board.places[rank])
+    line = ""
+    for places in groups.values():
+        line += "M" + "L".join(f"{n(x)} {n(y)}" for x, y in places)
+        line += "z" if len(places) == board.size else ""
+    band = f'<path d="{line}" fill="none" stroke="{NEW}" stroke-width="16"/>'
+    return band if board.size > 1 and line else ""
 
 
 def sends(board: Board, step: int) -> list[tuple[int, int, str]]:
@@ -125,7 +131,8 @@ def describe(events: list[dict], step: int) -> str:
         held = board.rows[step][rank]["holds"].items()
         numbers = (f"{k} {' '.join(str(v) for v, *_ in c)}" for k, c in held)
         told.append(f"{board.title(rank)}: {', '.join(numbers)}")
-    return f"{'after ' * (step > 0)}{corner}. {sentence} {'; '.join(told)}"
+    begin = f"{'after ' * (step > 0)}{corner}."
+    return " ".join(filter(None, [begin, sentence, "; ".join(told)]))
 
 
 def inside(board: Board, step: int) -> str:

@@ -2,3 +2,4 @@
 
 from .ring import five_ranks, ring_broadcast, uneven_chunks
 from .split import step, two_means, weigh
+from .start import gpus, where

@@ -1,0 +1,115 @@
+"""Start ranks, let each say who and where it is, and let them add one number.
+
+    torchrun --standalone --nproc-per-node 4 scripts/00_start_here.py
+    torchrun --standalone --nproc-per-node gpu scripts/00_start_here.py
+
+The first line needs no GPU; the second gives each GPU a rank. Two nodes on one machine,
+for a try: type one of these lines in one terminal, and the other in a second.
+
+    torchrun --nnodes 2 --node-rank 0 --nproc-per-node 2 scripts/00_start_here.py
+    torchrun --nnodes 2 --node-rank 1 --nproc-per-node 2 scripts/00_start_here.py
+
+With --record PATH, rank 0 keeps what each rank knew, one JSON object per line.
+The last line begins with "ok". The lesson: notebooks/00_start_here.ipynb
+"""
+
+import argparse
+import gc
+import json
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import errors
+
+PHASES = {
+    "start": "torchrun has started the ranks and told each one who it is.",
+    "number": "Each rank brings one number: its own.",
+    "all-reduce": "One call, made by all, leaves the sum on every rank.",
+}
+
+
+def where(rank, per_node):
+    """A rank's node and its number there: ranks fill one node after another."""
+    node, local_rank = divmod(rank, per_node)
+    return node, local_rank
+
+
+def save_recording(path, header, events):
+    """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, events)
+    rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
+    if path and dist.get_rank() == 0:
+        part = Path(f"{path}.part")
+        part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
+        part.replace(path)
+    return rows
+
+
+def stop(message):
+    """End with one line, from rank 0, and exit code 2."""
+    if os.environ.get("RANK", "0") == "0":
+        sys.stderr.write(f"{Path(__file__).name}: {message}\n")
+    else:
+        time.sleep(1)  # the first rank to leave ends the others
+    sys.exit(2)
+
+
+@errors.record
+def main():
+    parser = argparse.ArgumentParser(usage="see the top of this script")
+    parser.add_argument("--record", type=Path)
+    parser.error = stop
+    args = parser.parse_args()
+    if "RANK" not in os.environ:
+        stop(f"try torchrun --standalone --nproc-per-node 4 {sys.argv[0]}")
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if args.record and not args.record.absolute().parent.is_dir():
+        stop(f"--record: there is no folder {args.record.parent}")
+
+    device, backend = torch.device("cpu"), "gloo"
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
+        device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, timeout=timedelta(minutes=1))
+    node, local_rank = int(os.environ["GROUP_RANK"]), int(os.environ["LOCAL_RANK"])
+    expected = where(rank, int(os.environ["LOCAL_WORLD_SIZE"]))
+    if (node, local_rank) != expected:
+        raise ValueError(f"rank {rank} is at {node, local_rank}, not at {expected}")
+
+    number = torch.tensor(rank, device=device)
+    dist.all_reduce(number)
+    total = sum(range(world_size))
+    if number != total:
+        raise ValueError(f"the ranks add up to {number}, not to {total}")
+
+    here = {"local_rank": [[local_rank]], "node": [[node]]}
+    held = [here, here | {"number": [[rank, rank]]}]
+    held += [here | {"number": [[total, *range(world_size)]]}]
+    events = [
+        {"step": step, "rank": rank, "phase": phase, "holds": held[step]}
+        for step, phase in enumerate(PHASES)
+    ]
+    events[-1]["call"] = "all_reduce"
+    header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "flow"}
+    rows = save_recording(args.record, header | {"phases": PHASES}, events)
+    if rank == 0:
+        print("rank  node  local_rank")
+        for row in rows[:world_size]:
+            (node,), (local_rank,) = (
+                row["holds"]["node"][0],
+                row["holds"]["local_rank"][0],
+            )
+            print(f"{row['rank']:4}  {node:4}  {local_rank:10}")
+        print(f"ok: {world_size} ranks on {device.type} add up to {total}")
+
+
+if __name__ == "__main__":
+    main()
+    gc.collect()  # what main leaves behind can keep the group alive
+    dist.destroy_process_group()
