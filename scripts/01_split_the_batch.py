@@ -35,11 +35,11 @@ Y = [0.0, 0.0, 1.0, -3.0, 2.0, -1.0, 1.0, 1.0]
 STEPS, RATE = 3, 0.1
 WRONG = ["sum", "means", "reduced-loss", "norm", "dropout"]
 PHASES = {
-    "start": "Every rank begins with the same weight. The batch has eight samples.",
-    "split": "Each rank takes every N-th sample, from its own number on.",
-    "backward": "Each rank finds the mean gradient of its own samples.",
-    "all-reduce": "The mean over all ranks is what one process finds alone.",
-    "step": "The same weight and the same gradient: the same new weight everywhere.",
+    "start": "The same weight everywhere; in the middle, all samples, each with its slope.",
+    "split": "Each rank takes every N-th sample, from its own place on.",
+    "backward": "Each rank finds the mean of its own slopes, and one process that of all.",
+    "all-reduce": "Add up over all ranks, divide by their number: the mean of the means.",
+    "step": "The same weight and the same gradient make the same new weight.",
 }
 
 
@@ -71,13 +71,14 @@ def one_weight(rank, world_size, note):
     x, y = (torch.tensor(values * times) for values in (X, Y))
     numbers, everyone = range(len(x)), range(world_size)
     w = torch.ones(())
-    batch = [[number, number % world_size] for number in numbers]
-    mine = [[number, rank] for number in share(numbers, rank, world_size)]
+    slopes = [short(slope) for slope in x * (w * x - y)]
+    batch = [[slopes[number], number % world_size] for number in numbers]
+    mine = [[slopes[number], rank] for number in share(numbers, rank, world_size)]
     alone = gradient(w, x, y)
-    note("start", {"w": [[1]]}, {"w": [[1]], "samples": batch})
+    note("start", {"w": [[1]]}, {"w": [[1]], "slopes": batch})
 
-    sends = [[r, "samples"] for r in everyone]
-    now, one = {"w": [[1]], "samples": mine}, {"w": [[1]], "samples": batch}
+    sends = [[r, "slopes"] for r in everyone]
+    now, one = {"w": [[1]], "slopes": mine}, {"w": [[1]], "slopes": batch}
     note("split", now, one, sends)
 
     grad = gradient(w, share(x, rank, world_size), share(y, rank, world_size))

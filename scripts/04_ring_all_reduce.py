@@ -168,7 +168,7 @@ def main():
     header = {"lesson": Path(__file__).stem, "ranks": world_size}
     rows = save_recording(args.record, header, events)
     if rank == 0:
-        print("rank  messages  bytes sent  complete first  in torch")
+        print("rank  messages  bytes sent  complete first  reduce_scatter")
         for r in range(world_size):
             *sends, done = (event for event in rows if event["rank"] == r)
             size = sum(event["bytes"] for event in sends)

@@ -52,7 +52,7 @@ class Board:
         return 20 + 6.8 * max(map(len, self.cards[rank]), default=0)
 
     def title(self, rank: int) -> str:
-        return f"rank {rank}" if rank >= 0 else "one process"
+        return f"rank {rank}" if rank >= 0 else "the whole batch"
 
     def arrange(self) -> dict[int, tuple[float, float]]:
         """Return the middle of each card: on the smallest oval where none overlap."""

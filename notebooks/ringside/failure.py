@@ -4,19 +4,40 @@ import linecache
 import os
 import re
 import signal
+import time
 from collections import defaultdict
 from datetime import datetime
 from pathlib import Path
 
 from .rank import write
 
-KEPT = 5  # logs of failed runs
+KEPT = 5  # logs of failed runs, for each kernel
+OLD = 86400  # seconds after which the logs of any kernel go
 HINTS = {
     "SIGKILL": "usually out of memory: try fewer ranks or a smaller batch",
     "SIGBUS": "usually out of shared memory: try num_workers=0",
     "SIGABRT": "a crash below Python, or a process group that was never destroyed",
     "SIGSEGV": "a crash below Python",
 }
+
+
+class Brief:
+    """An error that a notebook shows without the helper's own lines."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+class Refused(Brief, ValueError):
+    """A run that can't be started as asked."""
+
+
+class NoScript(Brief, FileNotFoundError):
+    """A script that is not there."""
+
+
+class Interrupted(Brief, KeyboardInterrupt):
+    """A run that the learner has stopped."""
 
 
 class RankFailed(RuntimeError):
@@ -102,8 +123,11 @@ def keep_log(stem: str, run) -> Path | None:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{os.getpid()}-{stem}.log"
         write(path, text)
-        for old in sorted(folder.glob("*.log"))[:-KEPT]:
-            old.unlink(missing_ok=True)
+        own = sorted(folder.glob(f"*-{os.getpid()}-*.log"))[:-KEPT]
+        last = time.time() - OLD
+        old = [log for log in folder.glob("*.log") if log.stat().st_mtime < last]
+        for log in {*own, *old}:
+            log.unlink(missing_ok=True)
     except (OSError, RuntimeError):  # no room, or no home
         return None
     return path

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from .failure import explain, keep_log
+from .failure import Interrupted, NoScript, Refused, explain, keep_log
 from .recording import read
 from .server import server
 
@@ -62,28 +62,27 @@ def torchrun(
     """
     path, words = find(script), [str(arg) for arg in args]
     refuse(words, ranks, timeout, env, warm)
-    with server() as line:
-        if ranks is None:
-            ranks = line.gpus if line.gpus > 1 else 4
-        run = Run(command(path, words, ranks, record), {r: [] for r in range(ranks)})
-        show = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
-        show(f"$ {run.command}")
-        begin = time.monotonic()
-        with scratch(line.folder) as folder:
-            if record:
-                words += ["--record", str(folder / "recording.jsonl")]
-            order = {"script": str(path), "args": words, "ranks": ranks, "warm": warm}
-            order |= {"timeout": timeout, "folder": str(folder), "cwd": str(ROOT)}
-            order["env"] = environment(TMPDIR=str(folder)) | (env or {})
-            with closing(line.ask(order, timeout)) as events:
-                for event in events:
-                    if "end" in event:
-                        end = by_rank(event["end"])
-                    else:
-                        run.lines[event["rank"]].append(event["line"])
-                        show(f"rank {event['rank']} | {event['line']}")
-            if record and (folder / "recording.jsonl").exists():
-                run.recording = read(folder / "recording.jsonl")
+    show = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
+    try:
+        with server() as line:
+            if ranks is None:
+                ranks = line.gpus if line.gpus > 1 else 4
+            run = Run(
+                command(path, words, ranks, record), {r: [] for r in range(ranks)}
+            )
+            show(f"$ {run.command}")
+            begin = time.monotonic()
+            with scratch(line.folder) as folder:
+                if record:
+                    words += ["--record", str(folder / "recording.jsonl")]
+                order = {"script": str(path), "args": words, "ranks": ranks}
+                order |= {"warm": warm, "timeout": timeout, "folder": str(folder)}
+                order["env"] = environment(TMPDIR=str(folder)) | (env or {})
+                end = follow(line, order | {"cwd": str(ROOT)}, run, show)
+                if record and (folder / "recording.jsonl").exists():
+                    run.recording = read(folder / "recording.jsonl")
+    except KeyboardInterrupt:
+        raise Interrupted("stopped: no rank runs any more") from None
     run.seconds = time.monotonic() - begin
     run.exit_codes, run.stderr = end["codes"], end["stderr"]
     if error := explain(end, ranks, timeout, path):
@@ -91,6 +90,16 @@ def torchrun(
         error.log = keep_log(path.stem, run)
         raise error
     return run
+
+
+def follow(line, order: dict, run: Run, show) -> dict:
+    """Show and keep what the ranks print; return the end of the run."""
+    with closing(line.ask(order, order["timeout"])) as events:
+        for event in events:
+            if "end" in event:
+                return by_rank(event["end"])
+            run.lines[event["rank"]].append(event["line"])
+            show(f"rank {event['rank']} | {event['line']}")
 
 
 @contextmanager
@@ -116,35 +125,36 @@ def by_rank(end: dict) -> dict:
 def find(script: str) -> Path:
     """Return the path of a script, given by its stem or by its path."""
     if not isinstance(script, str | Path) or not str(script):
-        raise ValueError(f"name a script, such as '04_ring_all_reduce', not {script!r}")
+        raise Refused(f"name a script, such as '04_ring_all_reduce', not {script!r}")
     for path in (ROOT / "scripts" / f"{script}.py", Path(script).absolute()):
         if path.is_file():
             return path
     stems = [p.stem for p in sorted((ROOT / "scripts").glob("[0-9]*.py"))]
-    near = difflib.get_close_matches(str(script), stems, n=1, cutoff=0) or ["none"]
-    raise FileNotFoundError(f"there is no script {script!r}; did you mean {near[0]!r}?")
+    near = difflib.get_close_matches(str(script), stems, n=1, cutoff=0.5)
+    instead = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(stems)}"
+    raise NoScript(f"there is no script {script!r}; {instead}")
 
 
 def refuse(words: list[str], ranks, timeout, env, warm: bool) -> None:
-    """Raise ValueError, in words, for what no run can be started with."""
+    """Raise Refused, in words, for what no run can be started with."""
     if ranks is not None and (type(ranks) is not int or ranks < 1):
-        raise ValueError(f"ranks is a whole number, 1 or more, not {ranks!r}")
+        raise Refused(f"ranks is a whole number, 1 or more, not {ranks!r}")
     if type(timeout) not in (int, float) or not 0 < timeout <= DAY:
-        raise ValueError(
+        raise Refused(
             f"timeout is in seconds, above 0 and up to a day, not {timeout!r}"
         )
     if any("\0" in word for word in words):
-        raise ValueError("an argument of a script can't have a zero byte in it")
+        raise Refused("an argument of a script can't have a zero byte in it")
     pairs = env.items() if isinstance(env, dict) else [(env, "")] * (env is not None)
     for key, value in pairs:
         strings = isinstance(key, str) and isinstance(value, str)
         if not strings or not key or "=" in key or "\0" in key + value:
-            raise ValueError(
+            raise Refused(
                 f"env is like {{'NAME': 'text'}}, and can't have {key!r} in it"
             )
     each, free = (100 if warm else 350), free_megabytes()
     if (ranks or 1) * each > free:
-        raise ValueError(
+        raise Refused(
             f"{ranks or 'even a few'} ranks need more than the {free} MB of memory that"
             f" are free, at about {each} MB each: ask for {max(1, free // each)} or fewer"
         )

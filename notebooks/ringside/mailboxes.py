@@ -1,7 +1,9 @@
 """Runs a program as several simulated ranks: threads that share nothing but mailboxes."""
 
+import ctypes
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,6 +11,7 @@ import psutil
 import torch
 
 PATIENCE = 2  # seconds to wait for a message that nobody may ever send
+LONGEST = 10  # seconds that a program may take
 
 
 @dataclass
@@ -29,7 +32,6 @@ def simulate(program: Callable, grads: list[torch.Tensor]) -> Simulated:
     size = len(grads)
     boxes = {(a, b): queue.Queue() for a in range(size) for b in range(size)}
     done = Simulated([g.clone() for g in grads], [0] * size, [0] * size, [0] * size)
-    errors = {}
 
     def one(rank: int) -> None:
         def send(to: int, tensor: torch.Tensor) -> None:
@@ -49,21 +51,46 @@ def simulate(program: Callable, grads: list[torch.Tensor]) -> Simulated:
             done.received[rank] += tensor.nbytes
             return tensor
 
-        try:
-            program(rank, size, done.grads[rank], send, recv)
-        except Exception as error:  # noqa: BLE001 the first one is raised below
-            errors[rank] = error
+        program(rank, size, done.grads[rank], send, recv)
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    errors = at_once(one, size)
     if errors:
         waiting = [r for r in errors if isinstance(errors[r], TimeoutError)]
         cause = min(set(errors) - set(waiting) or waiting)
         raise errors[cause]
     return done
+
+
+def at_once(work: Callable, count: int) -> dict[int, Exception]:
+    """Run work(rank) in a thread for each rank; return what they raised, by rank."""
+    errors = {}
+
+    def one(rank: int) -> None:
+        try:
+            work(rank)
+        except Exception as error:  # noqa: BLE001 it is told to the caller
+            errors[rank] = error
+
+    threads = [
+        threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(count)
+    ]
+    last = time.monotonic() + LONGEST
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(last - time.monotonic(), 0))
+    finally:  # a loop without an end would go on in the kernel
+        running = [rank for rank in range(count) if threads[rank].is_alive()]
+        for rank in running:
+            end = ctypes.py_object(SystemExit)
+            identity = ctypes.c_ulong(threads[rank].ident or 0)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, end)
+    for rank in running:
+        errors[rank] = RuntimeError(
+            f"rank {rank} does not end: is there an endless loop?"
+        )
+    return errors
 
 
 def loopback() -> int:

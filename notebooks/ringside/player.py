@@ -26,7 +26,9 @@ def image(svg: str) -> str:
 
 def spoken(words: str) -> str:
     """Return a description as HTML, with a line for each rank."""
-    first = re.sub(r"(\. )(\w+ (?:\d+|process):)", r"\1<br>\2", escape(words), count=1)
+    first = re.sub(
+        r"(\. )((?:\w+ \d+|the whole batch):)", r"\1<br>\2", escape(words), count=1
+    )
     return f"<small>{first.replace('; ', '<br>')}</small>"
 
 

@@ -90,7 +90,7 @@ def verify(events: list[dict]) -> list[dict]:
                 raise WrongRecording(
                     f"rank {event['rank']} ends with {value:0{size}} in chunk {chunk}:"
                     f" {'missing' if missing else 'not once'} are the numbers of"
-                    f" rank {' and '.join(map(str, wrong))}"
+                    f" rank{'s' * (len(wrong) > 1)} {' and '.join(map(str, wrong))}"
                 )
     return events
 

@@ -17,7 +17,7 @@ HALO = ' stroke="#fff" stroke-width="4" paint-order="stroke"'
 SENTENCES = {
     "start": "Every rank holds its own numbers, one stripe in each chunk.",
     "scatter-reduce": "Each rank sends one chunk right, and adds what comes from the left.",
-    "allgather": "Each rank sends one complete chunk right, and keeps what comes.",
+    "allgather": "Each rank sends one chunk right, and keeps what comes from the left.",
     "half": "Each rank has one complete sum, and no two have the same.",
     "end": "Every rank has every sum.",
 }

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from ..mailboxes import simulate
-from .say import TODO, say
+from .say import TODO, say, untouched
 
 
 def five_ranks(chunk: int, messages: int, bytes_sent: int) -> None:
@@ -35,7 +35,9 @@ def five_ranks(chunk: int, messages: int, bytes_sent: int) -> None:
     }
     mistake = None
     if chunk != 4:
-        mistake = wrong_chunk.get(chunk, f"rank 3 does not end phase one with {chunk}")
+        mistake = wrong_chunk.get(
+            chunk, f"rank 3 does not end scatter-reduce with {chunk}"
+        )
     elif messages != 8:
         mistake = wrong_messages.get(messages, f"{messages} messages is not right")
     elif bytes_sent != 160:
@@ -50,6 +52,8 @@ def ring_broadcast(program: Callable) -> None:
 
 def broadcast_mistake(program: Callable) -> str | None:
     """Return what is wrong with a ring broadcast, or None."""
+    if untouched(program):
+        return TODO
     for size in (4, 2, 5, 1):
         grads = [torch.full((3,), 10**rank) for rank in range(size)]
         try:
@@ -86,12 +90,14 @@ def uneven_chunks(bounds: Callable) -> None:
 
 def bounds_mistake(bounds: Callable) -> str | None:
     """Return what is wrong with (start, end) pairs for chunks, or None."""
+    if untouched(bounds):
+        return TODO
     for numel, size in ((8, 4), (10, 4), (3, 4), (0, 2), (7, 1), (100, 7)):
         case = f"bounds({numel}, {size})"
         try:
             pairs = bounds(numel, size)
-            if pairs is None or pairs is ...:
-                return TODO
+            if pairs is None:
+                return f"{case} returned None"
             pairs = [(start, end) for start, end in pairs]
         except Exception as error:  # noqa: BLE001 it is the learner's
             return f"{case} raised {type(error).__name__}: {error}"

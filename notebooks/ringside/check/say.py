@@ -9,3 +9,12 @@ def say(mistake: str | None, right: str) -> None:
         print(TODO)
     else:
         print(f"not yet: {mistake}" if mistake else f"right: {right}")
+
+
+def blank(): ...
+
+
+def untouched(function) -> bool:
+    """Say whether a function still has the empty body that the exercise gave it."""
+    code = getattr(function, "__code__", None)
+    return code is not None and code.co_code == blank.__code__.co_code

@@ -1,0 +1,71 @@
+"""Draws measured steps as a race: a lane for each method, a bar for each step.
+
+Bars are as long as the median step took; undisturbed rounds only. Steps and samples
+are counted until the same moment in all lanes.
+"""
+
+import statistics
+
+from . import timeline
+from .recording import Recording
+
+SLACK = 1.25  # a round in which the probe took longer than this was disturbed
+LAPS = 6  # steps of the slowest method that fit into the picture
+
+
+def medians(events: Recording, workload: str) -> dict[str, float]:
+    """Return the median milliseconds of a step, by method, of undisturbed rounds."""
+    own = [event for event in events if event["workload"] == workload]
+    calm = SLACK * min(event["pace"] for event in own)
+    found = {method: [] for method in events.header["methods"]}
+    for event in own:
+        if event["pace"] <= calm:
+            found[event["method"]].append(event["ms"])
+    return {method: statistics.median(ms) for method, ms in found.items() if ms}
+
+
+def lap(events: Recording, step: int) -> Recording:
+    """Return one workload of a benchmark as a timeline."""
+    header = events.header
+    workload = list(header["samples"])[step]
+    times = medians(events, workload)
+    end = LAPS * max(times.values())
+    bars, lanes = [], []
+    for lane, (method, ms) in enumerate(times.items()):
+        ranks = 1 if method == "one process" else header["ranks"]
+        samples, steps = ranks * header["samples"][workload], int(end / ms)
+        for number in range(steps):
+            bar = {"lane": lane, "begin": number * ms, "end": (number + 1) * ms}
+            bars.append(bar | {"what": f"{samples}", "kind": "work"})
+        rest = {"lane": lane, "begin": steps * ms, "end": end, "kind": "wait"}
+        bars.append(rest | {"what": ""})
+        lanes.append(f"{method}: {steps * samples}")
+    title = f"A model that {workload}: samples in {end:.0f} ms on {header['machine']}"
+    more = {"picture": "timeline", "unit": "ms", "title": title}
+    return Recording(bars, lanes=lanes, **more)
+
+
+def states(events: Recording) -> int:
+    """Return how many workloads there are to look at."""
+    return len(events.header["samples"])
+
+
+def describe(events: Recording, step: int) -> str:
+    """Return how many samples each method did, in words."""
+    race = lap(events, step)
+    return f"{race.header['title']}. {'; '.join(race.header['lanes'])}"
+
+
+def frame(events: Recording, step: int) -> str:
+    """Return a still: all the steps that fit into the same time."""
+    return timeline.frame(lap(events, step), 0)
+
+
+def strip(events: Recording) -> str:
+    """Return the first workload as a still."""
+    return timeline.strip(lap(events, 0))
+
+
+def animate(events: Recording) -> str:
+    """Return the first workload as a race that moves."""
+    return timeline.animate(lap(events, 0))
