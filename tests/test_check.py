@@ -2,6 +2,8 @@
 
 import json
 import re
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -50,7 +52,7 @@ def test_there_is_a_solution_for_each_exercise():
         ((..., 8, 160), "your turn"),
         ((3, 8, 160), "torch's reduce_scatter hands"),
         ((2, 8, 160), "r + 1, not r - 1"),
-        ((0, 8, 160), "rank 3 does not end phase one with 0"),
+        ((0, 8, 160), "rank 3 does not end scatter-reduce with 0"),
         ((4, 4, 160), "one phase"),
         ((4, 10, 160), "N steps in each phase"),
         ((4, 8, 80), "one phase"),
@@ -65,7 +67,16 @@ def test_five_ranks(answer, says, capsys):
     assert says in capsys.readouterr().out
 
 
-def nothing(rank, world_size, grad, send, recv): ...
+def untouched(rank, world_size, grad, send, recv): ...
+
+
+def nothing(rank, world_size, grad, send, recv):
+    return rank
+
+
+def endless(rank, world_size, grad, send, recv):
+    while True:
+        pass
 
 
 def boss(rank, world_size, grad, send, recv):
@@ -110,7 +121,9 @@ def too_early(rank, world_size, grad, send, recv):
 @pytest.mark.parametrize(
     ("program", "says"),
     [
+        (untouched, "your turn"),
         (nothing, "no rank has sent anything"),
+        (endless, "does not end: is there an endless loop?"),
         (boss, "may only pass on to its right"),
         (full_turn, "the last one sends too"),
         (own_name, "must change grad itself"),
@@ -123,14 +136,19 @@ def too_early(rank, world_size, grad, send, recv):
 )
 def test_ring_broadcast(program, says, capsys, monkeypatch):
     monkeypatch.setattr("ringside.mailboxes.PATIENCE", 0.1)
+    monkeypatch.setattr("ringside.mailboxes.LONGEST", 1)
+    before = threading.active_count()
     check.ring_broadcast(program)
     assert says in capsys.readouterr().out
+    while threading.active_count() > before:
+        time.sleep(0.01)  # for ever, if a loop of the learner's goes on
 
 
 @pytest.mark.parametrize(
     ("bounds", "says"),
     [
         (lambda n, w: None, "your turn"),
+        (lambda n, w: print(end=""), "returned None"),
         (lambda n, w: [(0, n)], "gave 1 chunks for 4 ranks"),
         (
             lambda n, w: [(c * (n // w), (c + 1) * (n // w)) for c in range(w)],
@@ -150,7 +168,17 @@ def test_ring_broadcast(program, says, capsys, monkeypatch):
         (lambda n, w: 1 / 0, "ZeroDivisionError"),
         (lambda n, w: [(c * n / w, (c + 1) * n / w) for c in range(w)], "not a whole"),
     ],
-    ids=["nothing", "one", "floor", "twice", "ceil", "reversed", "raises", "floats"],
+    ids=[
+        "nothing",
+        "none",
+        "one",
+        "floor",
+        "twice",
+        "ceil",
+        "reversed",
+        "raises",
+        "floats",
+    ],
 )
 def test_uneven_chunks(bounds, says, capsys):
     check.uneven_chunks(bounds)

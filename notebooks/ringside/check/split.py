@@ -103,14 +103,15 @@ def step_mistake(program: Callable) -> str | None:
         mean = sum(s / max(n, 1) for s, n in zip(sums, lengths)) / size
         means, total = round(1 - 0.25 * mean, 4), round(1 - 0.25 * mean * size, 4)
         case = f"with {size} ranks,"
-        if found == [round(1 - 0.25 * sum(sums) / max(n, 1), 4) for n in lengths]:
-            return f"{case} the sum was divided by this rank's samples, not by those of all"
         if len(set(found)) > 1:
             return (
                 f"{case} the weights end apart, at {found}: gradients must be added up"
             )
         if found[0] == total and size > 1:
-            return f"{case} w becomes {found[0]:g}: the sum was not divided"
+            return (
+                f"{case} the step is {size} times too long: divide the sum by the samples"
+                " of all ranks"
+            )
         if found[0] == means:
             return f"{case} w becomes {found[0]:g}, which is the mean of the means"
         if found[0] == 2.0:

@@ -1,0 +1,113 @@
+"""Tests lesson 00: ranks and nodes, for real and by the checkers."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ringside import RankFailed, check, torchrun
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = "00_start_here"
+
+
+@pytest.mark.parametrize("ranks", [5, 8])
+def test_the_ranks_add_up(ranks):
+    run = torchrun(SCRIPT, ranks=ranks, record=True, quiet=True)
+    assert run.lines[0][-1].endswith(f"add up to {ranks * (ranks - 1) // 2}")
+    assert run.lines[0][1:-1] == [f"{r:4}  {0:4}  {r:10}" for r in range(ranks)]
+    total = [sum(range(ranks)), *range(ranks)]
+    assert [e["holds"]["number"] for e in run.recording[-ranks:]] == [[total]] * ranks
+
+
+def test_two_nodes_on_one_machine():
+    """Ranks 0 to 3, local ranks 0 and 1 twice: what the lesson says of two nodes."""
+    line = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+    line += ["--nproc-per-node", "2", "--local-addr", "127.0.0.1"]
+    line += ["--master-port", "29617"]
+    nodes = [
+        subprocess.Popen(
+            [*line, "--node-rank", str(node), f"scripts/{SCRIPT}.py"],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for node in (0, 1)
+    ]
+    said = [node.communicate(timeout=120)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0]
+    assert [row.split() for row in said[0].splitlines()[1:-1]] == [
+        ["0", "0", "0"],
+        ["1", "0", "1"],
+        ["2", "1", "0"],
+        ["3", "1", "1"],
+    ]
+    assert said[1] == ""
+
+
+def test_a_place_that_is_not_its_own_is_refused():
+    """A rank whose variables contradict each other says so."""
+    env = {"LOCAL_WORLD_SIZE": "3"}
+    text = f"""
+import os, runpy
+os.environ |= {env!r}
+runpy.run_path({str(ROOT / "scripts" / f"{SCRIPT}.py")!r}, run_name="__main__")
+"""
+    wrong = Path(__file__).with_name("wrong place.py")
+    try:
+        wrong.write_text(text)
+        with pytest.raises(RankFailed, match="rank 3 is at .0, 3., not at .1, 0."):
+            torchrun(str(wrong), ranks=4, quiet=True)
+    finally:
+        wrong.unlink()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["--ranks", "3"], "unrecognized arguments"), (["--record", "no/x"], "no folder")],
+)
+def test_a_wrong_argument_gets_one_line(arguments, says):
+    with pytest.raises(RankFailed, match=f"exit code 2: .*{says}"):
+        torchrun(SCRIPT, *arguments, ranks=2, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ((..., 1, 12), "your turn"),
+        (("two", 1, 12), "a whole number"),
+        ((2, 1, 3), "the number of nodes"),
+        ((2, 1, 4), "on each node"),
+        ((2, 1, 7), "do not make 7"),
+        ((3, 1, 12), "nodes count from 0"),
+        ((9, 1, 12), "not of a machine"),
+        ((0, 1, 12), "rank 9 is not on node 0"),
+        ((2, 9, 12), "begin anew"),
+        ((2, 2, 12), "rank 8 is the first"),
+        ((2, 3, 12), "not number 3"),
+        ((2, 1, 12), "right: node 2"),
+    ],
+)
+def test_where(answers, says, capsys):
+    check.where(*answers)
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ((4, ...), "your turn"),
+        ((4, 2), "is a list"),
+        ((0, [2, 3]), "not visible"),
+        ((6, [2, 3]), "it is cuda:1"),
+        ((5, [2, 3]), "that is not 5"),
+        ((4, [0, 1]), "ranks 0 and 1 find"),
+        ((4, [0, 1, 2, 3]), "two ranks find theirs"),
+        ((4, [3]), "it is not [3]"),
+        ((4, [3, 2]), "right: GPU 4 is cuda:0"),
+    ],
+)
+def test_gpus(answers, says, capsys):
+    check.gpus(*answers)
+    assert says in capsys.readouterr().out

@@ -1,0 +1,191 @@
+"""Tests lesson 01: when the mean of the gradients is the gradient of the batch."""
+
+import pytest
+import torch
+from ringside import RankFailed, check, load, torchrun
+
+SCRIPT = "01_split_the_batch"
+
+
+@pytest.mark.parametrize("ranks, samples", [(5, 24), (8, 8), (3, 10), (1, 1), (9, 9)])
+def test_the_ranks_end_where_one_process_ends(ranks, samples):
+    run = torchrun(SCRIPT, "--samples", samples, ranks=ranks, quiet=True)
+    assert run.lines[0][-1].startswith(f"ok: {ranks} ranks end")
+    by_count, alone = (float(line.split()[-1]) for line in run.lines[0][-3:-1])
+    assert by_count == alone == 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "samples", "says"),
+    [
+        ("sum", 24, "the ranks agree, but end"),
+        ("means", 10, "the ranks agree, but end"),
+        ("norm", 24, "the ranks agree, but end"),
+        ("dropout", 24, "the ranks agree, but end"),
+        ("reduced-loss", 24, "ranks 0 and 1 end"),
+    ],
+)
+def test_what_is_not_equal_is_found(wrong, samples, says):
+    with pytest.raises(RankFailed, match=f"raised ValueError: {says}") as caught:
+        torchrun(SCRIPT, "--wrong", wrong, "--samples", samples, ranks=4, quiet=True)
+    warned = "autograd kernel was not registered" in "".join(
+        caught.value.run.stderr.values()
+    )
+    assert warned == (wrong == "reduced-loss")
+
+
+def test_the_mean_of_means_is_right_for_equal_shares():
+    run = torchrun(SCRIPT, "--wrong", "means", ranks=4, quiet=True)
+    assert run.lines[0][-1].startswith("ok")
+
+
+def test_the_mean_of_means_is_wrong_for_three_ranks():
+    run = torchrun(SCRIPT, ranks=3, quiet=True)
+    means = {line[:20].strip(): float(line.split()[-1]) for line in run.lines[0][-4:-1]}
+    assert means == {"mean of the means": 3.889, "mean by count": 4, "one process": 4}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--samples", "3"], "--samples must be 4 or more, one for each rank"),
+        (["--samples", "-1"], "--samples must be 4 or more"),
+        (["--samples", "few"], "invalid int value: 'few'"),
+        (["--wrong", "everything"], "invalid choice: 'everything'"),
+        (["--record", "no/such/x"], "there is no folder no/such"),
+    ],
+)
+def test_a_wrong_argument_gets_one_line(arguments, says):
+    with pytest.raises(RankFailed, match="exit code 2") as caught:
+        torchrun(SCRIPT, *arguments, ranks=4, quiet=True)
+    assert says in str(caught.value)
+    assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
+
+
+def test_what_was_recorded_adds_up():
+    """Each mean is that of the slopes beside it; all ranks end alike."""
+    events = load(SCRIPT)
+    for event in events:
+        held = event["holds"]
+        if event["phase"] == "backward":
+            slopes = [value for value, *_ in held["slopes"]]
+            assert held["grad"][0][0] == sum(slopes) / len(slopes)
+    ends = {str(e["holds"][key]) for e in events[-4:] for key in ("w", "grad")}
+    assert ends == {"[[0]]", "[[4, 0, 1, 2, 3]]"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ((..., 4), "your turn"),
+        (("four", 4), "each answer is a number"),
+        ((4, 4), "first average two slopes each"),
+        ((15.5, 4), "the sum of the four means"),
+        ((6, 4), "average each share first"),
+        ((4.75, 4), "every fourth"),
+        ((1, 4), "1 is not the mean of the four means"),
+        ((3.875, 3.875), "each slope weighs the same"),
+        ((3.875, 24), "divide it by how many"),
+        ((3.875, 6), "divide by the six samples"),
+        ((3.875, 5), "5 is not the mean by count"),
+        ((3.88, 4), "right: 3.875"),
+    ],
+)
+def test_two_means(answers, says, capsys):
+    check.two_means(*answers)
+    assert says in capsys.readouterr().out
+
+
+def by_ranks(means, counts):
+    return sum(m * c for m, c in zip(means, counts)) / len(means)
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda means, counts: None, "your turn"),
+        (lambda means, counts: print(end=""), "returned None"),
+        (
+            lambda means, counts: sum(means) / len(means),
+            "gave the mean of the means, 2.5",
+        ),
+        (lambda means, counts: sum(m * c for m, c in zip(means, counts)), "gave a sum"),
+        (by_ranks, "divided by the ranks"),
+        (lambda means, counts: 7, "gave 7, not 4"),
+        (lambda means, counts: means / counts, "TypeError"),
+    ],
+)
+def test_weigh(function, says, capsys):
+    check.weigh(function)
+    assert says in capsys.readouterr().out
+
+
+def slope(w, x, y):
+    return x * (w * x - y)
+
+
+def alone(w, x, y, all_reduce):
+    return w - 0.25 * slope(w, x, y).mean()
+
+
+def total(w, x, y, all_reduce):
+    return w - 0.25 * all_reduce(slope(w, x, y).mean())
+
+
+def means(w, x, y, all_reduce):
+    ranks = all_reduce(1)
+    mean = slope(w, x, y).sum() / max(len(x), 1)
+    return w - 0.25 * all_reduce(mean) / ranks
+
+
+def by_own(w, x, y, all_reduce):
+    return w - 0.25 * all_reduce(slope(w, x, y).sum()) / max(len(x), 1)
+
+
+def uphill(w, x, y, all_reduce):
+    return w + 0.25 * all_reduce(slope(w, x, y).sum()) / all_reduce(len(x))
+
+
+def forgets(w, x, y, all_reduce):
+    w = w - 0.25 * all_reduce(slope(w, x, y).sum()) / all_reduce(len(x))
+
+
+def stays_away(w, x, y, all_reduce):
+    if len(x) == 2:
+        return alone(w, x, y, all_reduce)
+    return w - all_reduce(slope(w, x, y).sum())
+
+
+def when_it_has_some(w, x, y, all_reduce):
+    if len(x) == 0:
+        return w
+    return w - 0.25 * all_reduce(slope(w, x, y).sum()) / all_reduce(len(x))
+
+
+def by_autograd(w, x, y, all_reduce):
+    w.requires_grad_()
+    ((w * x - y) ** 2 / 2).sum().backward()
+    return w - 0.25 * all_reduce(w.grad) / all_reduce(len(x))
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (lambda w, x, y, all_reduce: None, "your turn"),
+        (forgets, "it returned None"),
+        (alone, "the weights end apart"),
+        (total, "4 times too long"),
+        (means, "which is the mean of the means"),
+        (by_own, "4 times too long"),
+        (uphill, "so subtract"),
+        (when_it_has_some, "not all ranks call all_reduce equally often"),
+        (stays_away, "the weights end apart"),
+        (lambda w, x, y, all_reduce: 1 / 0, "ZeroDivisionError"),
+        (by_autograd, "right: all ranks take the step"),
+    ],
+)
+def test_step(program, says, capsys, recwarn):
+    check.step(program)
+    assert says in capsys.readouterr().out
+    assert not recwarn.list
+    assert torch.is_grad_enabled()

@@ -1,0 +1,121 @@
+"""Tests pictures of ranks that pass numbers on: data in, text out."""
+
+import itertools
+import re
+from xml.etree import ElementTree
+
+import pytest
+from ringside import Player, Recording, film, flow, load, still, torchrun
+from ringside.board import Board
+from ringside.player import animate
+
+LESSONS = ["00_start_here", "01_split_the_batch"]
+SENT = [
+    {"step": 0, "rank": r, "phase": "start", "holds": {"x": [[10 * r, r]]}}
+    for r in range(2)
+] + [
+    {
+        "step": 1,
+        "rank": 0,
+        "phase": "swap",
+        "holds": {"x": [[10, 1]]},
+        "sends": [[1, "x"]],
+    },
+    {
+        "step": 1,
+        "rank": 1,
+        "phase": "swap",
+        "holds": {"x": [[0, 0]]},
+        "sends": [[0, "x"]],
+    },
+]
+
+
+@pytest.fixture(scope="module")
+def recordings():
+    """What real runs on 1 to 8 ranks recorded."""
+    return {
+        (name, ranks): torchrun(name, ranks=ranks, record=True, quiet=True).recording
+        for name, ranks in itertools.product(LESSONS, (1, 2, 3, 5, 8))
+    }
+
+
+def test_a_picture_is_the_same_each_time(recordings):
+    for events in recordings.values():
+        assert animate(events) == animate(Recording(events, **events.header))
+        backward = Recording(reversed(events), **events.header)
+        assert still(events, 1).svg == still(backward, 1).svg
+
+
+def test_cards_never_overlap_and_never_leave_the_page(recordings):
+    for events in recordings.values():
+        board = Board(events)
+        for rank in board.ranks:
+            (x, y), (w, h) = board.places[rank], board.room(rank)
+            assert w / 2 <= x <= board.width - w / 2
+            assert h / 2 <= y <= board.height - h / 2
+        for a, b in itertools.combinations(board.ranks, 2):
+            assert board.apart(board.places, a, b)
+
+
+def test_every_number_is_in_the_picture_and_in_the_words(recordings):
+    for events in recordings.values():
+        for step in range(flow.states(events)):
+            svg, words = flow.frame(events, step), flow.describe(events, step)
+            ElementTree.fromstring(svg)
+            for event in (e for e in events if e["step"] == step):
+                for name, cells in event["holds"].items():
+                    for value, *_ in cells:
+                        assert f">{value}</text>" in svg
+                    numbers = " ".join(str(value) for value, *_ in cells)
+                    assert f"{name} {numbers}" in words
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_moving_picture_has_all_states(name):
+    events = load(name)
+    svg = animate(events)
+    ElementTree.fromstring(svg)
+    for step in range(flow.states(events)):
+        corner, sentence = flow.caption(Board(events), step)
+        assert corner in svg and sentence in svg
+    assert "prefers-reduced-motion" in svg
+    assert len(svg) < 40_000
+
+
+def test_a_message_is_drawn_from_its_sender_to_its_receiver():
+    board = Board(SENT)
+    x0, y0, x1, y1 = board.path(0, 1)
+    (_, top), (_, bottom) = board.places[0], board.places[1]
+    assert top < y0 < y1 < bottom
+    assert board.path(1, 0)[0] != x0, "two messages that cross do not hide each other"
+    svg = flow.frame(SENT, 1)
+    assert len(re.findall("l-9 -4.5v9z", svg)) == 2
+    assert len(re.findall("l-9 -4.5v9z", flow.frame(SENT, 0))) == 0
+    assert ">0</text>" in flow.token(board, 1, (0, 1, "x"), 0.5)
+
+
+def test_a_band_joins_those_that_make_a_call():
+    events = [
+        {"step": 0, "rank": r, "phase": "two", "holds": {"n": [[r]]}, "call": "sum"}
+        for r in range(4)
+    ]
+    assert flow.meeting(Board(events), 0).count("M") == 1
+    assert "z" in flow.meeting(Board(events), 0)
+    for event in events:
+        event["group"] = event["rank"] // 2
+    assert flow.meeting(Board(events), 0).count("M") == 2
+    for event in events:
+        del event["call"]
+    assert flow.meeting(Board(events), 0) == ""
+
+
+def test_a_step_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="step is a number from 0 to 1, not 2"):
+        flow.frame(SENT, 2)
+
+
+def test_the_player_and_the_film_show_all_states(recordings):
+    events = recordings["01_split_the_batch", 3]
+    assert repr(Player(events)) == "Player: 5 states"
+    assert film(events).svg.count("after step") == 4
