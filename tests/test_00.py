@@ -89,8 +89,8 @@ def test_a_wrong_argument_gets_one_line(arguments, says):
         ((2, 1, 12), "right: node 2"),
     ],
 )
-def test_where(answers, says, capsys):
-    check.where(*answers)
+def test_rank_9(answers, says, capsys):
+    check.rank_9(*answers)
     assert says in capsys.readouterr().out
 
 

@@ -3,7 +3,7 @@
 from .say import TODO, say
 
 
-def where(node: int, local_rank: int, world_size: int) -> None:
+def rank_9(node: int, local_rank: int, world_size: int) -> None:
     """Check three predictions: rank 9 of three nodes with four ranks each."""
     answers = node, local_rank, world_size
     if ... in answers:
