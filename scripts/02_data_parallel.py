@@ -44,7 +44,7 @@ PHASES = {
     "gather back": "Device 0 sends every device the gradient of its outputs.",
     "backward": "Each device finds the gradient of its copy's weights.",
     "add up": "The gradients travel to device 0, which adds them up.",
-    "step": "Device 0 takes the step. The others still hold the old weights.",
+    "update": "Device 0 takes the step. The others still hold the old weights.",
 }
 
 
@@ -140,7 +140,7 @@ def real(x, y, devices, expected):
 
 def race(rank, world_size, device):
     """Run a forward that is all Python in N threads, then in N processes."""
-    slow = [lambda rows: sum(i % 7 for i in range(1_000_000))] * world_size
+    slow = [lambda rows: sum(i % 7 for i in range(500_000))] * world_size
     for who, mine in ("threads", [id] if rank else slow), ("processes", slow[:1]):
         dist.barrier()
         begin, used = time.perf_counter(), time.process_time()
@@ -155,7 +155,7 @@ def race(rank, world_size, device):
 def draw(traffic, rows, devices):
     """Return one step as events: what each device does, and what it sends."""
     events, ways = [], Counter()
-    work = {"forward": len(rows), "loss": 1, "backward": len(rows), "step": 1}
+    work = {"forward": len(rows), "loss": 1, "backward": len(rows), "update": 1}
     for *way, size in traffic:
         ways[tuple(way)] += size
     for step, phase in enumerate(PHASES):
