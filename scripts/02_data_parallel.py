@@ -33,7 +33,7 @@ from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.functional import mse_loss
 
-TRAFFIC = []  # (phase, from, to, bytes) of each copy
+TRAFFIC = Counter()  # bytes that were copied, by (phase, from, to)
 BACK = {"scatter": "scatter back", "replicate": "add up", "gather": "gather back"}
 PHASES = {
     "scatter": "Device 0 cuts the batch, and sends every other device its rows.",
@@ -52,7 +52,7 @@ def move(tensor, phase, source, target):
     """Copy a tensor to another device; its gradient is copied the same way back."""
     if source == target:
         return tensor
-    TRAFFIC.append((phase, source, target, tensor.nbytes))
+    TRAFFIC[phase, source, target] += tensor.nbytes
     moved = tensor.clone()
     if moved.requires_grad:
         moved.register_hook(lambda grad: move(grad, BACK[phase], target, source))
@@ -120,9 +120,9 @@ def train(x, y, devices, wrong=None):
             why = f"in step {step}, one process finds another gradient; rows {rows}"
             held = [flat(replica.parameters()) for replica in replicas]
             old = [d for d, w in enumerate(held) if not w.equal(flat(weights))]
-            home = sorted({way[1] for way in TRAFFIC if way[0] == "add up"})
+            home = [d for d in range(devices) if ("add up", d, 0) in TRAFFIC]
             raise ValueError(f"{why}, old weights on {old}, gradients from {home}")
-        first = first or (rows, list(TRAFFIC), grad)
+        first = first or (rows, TRAFFIC.copy(), grad)
         torch.optim.SGD(weights, lr=0.1).step()
     return first
 
@@ -152,21 +152,20 @@ def race(rank, world_size, device):
             sys.stderr.write(f"{world_size} {who} kept {cores:.1f} cores busy\n")
 
 
-def draw(traffic, rows, devices):
+def tell(traffic, rows, devices):
     """Return one step as events: what each device does, and what it sends."""
-    events, ways = [], Counter()
+    events = []
     work = {"forward": len(rows), "loss": 1, "backward": len(rows), "update": 1}
-    for *way, size in traffic:
-        ways[tuple(way)] += size
     for step, phase in enumerate(PHASES):
         for lane in range(devices):
             kind = "work" if phase in work else "message"
             busy = lane < work.get(phase, 1) and len(rows) > (kind == "message")
             event = {"step": step, "rank": lane, "lane": lane, "begin": step}
             event |= {"end": step + 1, "kind": kind, "what": phase}
-            events.append(event if busy else event | {"kind": "wait", "what": "waits"})
-            sent = [(to, n) for (*way, to), n in ways.items() if way == [phase, lane]]
-            events += [event | {"to": to, "what": f"{size} B"} for to, size in sent]
+            events.append(event if busy else event | {"kind": "wait", "what": "idle"})
+            for to in range(devices):
+                if size := traffic[phase, lane, to]:
+                    events.append(event | {"to": to, "what": f"{size} B"})
     return events
 
 
@@ -225,11 +224,12 @@ def main():
     header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "timeline"}
     header |= {"title": "One step of nn.DataParallel", "phases": PHASES}
     header |= {"lanes": [f"device {d}" for d in range(world_size)]}
-    save_recording(args.record, header, [] if rank else draw(traffic, rows, world_size))
+    save_recording(args.record, header, [] if rank else tell(traffic, rows, world_size))
     if rank == 0:
         print("device  rows  bytes sent  bytes received")
         for d, count in enumerate(rows + [0] * (world_size - len(rows))):
-            sent, came = (sum(c[3] for c in traffic if c[end] == d) for end in (1, 2))
+            sent = sum(size for way, size in traffic.items() if way[1] == d)
+            came = sum(size for way, size in traffic.items() if way[2] == d)
             print(f"{d:6}  {count:4}  {sent:10}  {came:14}")
         print(f"ok: {world_size} devices find the gradient of one process")
 
