@@ -38,7 +38,7 @@ BACK = {"scatter": "scatter back", "replicate": "add up", "gather": "gather back
 PHASES = {
     "scatter": "Device 0 cuts the batch, and sends every other device its rows.",
     "replicate": "It sends them the weights too: all of them, on every step.",
-    "forward": "Each device runs its copy on its own rows, in a thread of its own.",
+    "forward": "All devices run at once, in threads: each its copy, on its own rows.",
     "gather": "The outputs travel to device 0.",
     "loss": "Device 0 finds the loss of the whole batch; the others wait.",
     "gather back": "Device 0 sends every device the gradient of its outputs.",
