@@ -1,7 +1,8 @@
 """Draws who did what when: a lane for each rank or device, time to the right.
 
 Work stands in the upper half of a lane and messages in the lower half, so that what
-happens at once is seen at once. Hue is the lane's rank; a dashed bar is a wait.
+happens at once is seen at once. Hue is the lane's rank; a dashed bar is a wait. Arrows
+that share their time stand side by side, each with its name to the left.
 """
 
 from collections import defaultdict
@@ -19,6 +20,8 @@ HATCH = (
     'opacity=".3"/><path d="M0 0v6" stroke="{1}" stroke-width="5"/></pattern>'
 )
 PASS = 8.0  # seconds that the line takes from left to right
+ASIDE = 0.7  # where in their time the first of several arrows stands
+LEGEND = {"work": "works", "message": "sends or receives", "wait": "waits"}
 
 
 class Lanes:
@@ -29,6 +32,8 @@ class Lanes:
         self.names, self.unit = header["lanes"], header.get("unit", "")
         self.title = header.get("title", "Who did what when")
         self.phases = header.get("phases", {})
+        used = {event["kind"] for event in events}
+        self.kinds = [kind for kind in KINDS if kind in used]
         self.begin = min(event["begin"] for event in events)
         self.span = max(event["end"] for event in events) - self.begin or 1
         self.width = LEFT + WIDTH + 20
@@ -46,7 +51,7 @@ def scenery(lanes: Lanes) -> str:
     parts = ["<defs>"]
     hues = [HUES[i % len(HUES)] for i in range(len(lanes.names))]
     parts += [HATCH.format(i, hue) for i, hue in enumerate(hues)]
-    parts.append("</defs>")
+    parts += [HATCH.format("g", GREY), "</defs>", legend(lanes)]
     for i, name in enumerate(lanes.names):
         parts.append(
             f'<path fill="{PAPER}" d="{box(LEFT, lanes.y(i) + 2, WIDTH, LANE - 4)}"/>'
@@ -55,6 +60,25 @@ def scenery(lanes: Lanes) -> str:
     if lanes.unit:
         parts.append(axis(lanes))
     return "".join(parts)
+
+
+def paint(kind: str, name: object, hue: str) -> str:
+    """Return how a bar is filled: its kind, the name of its hatching, and its hue."""
+    return {
+        "work": f'fill="{hue}" fill-opacity=".35" stroke="{hue}"',
+        "message": f'fill="url(#h{name})"',
+        "wait": f'fill="none" stroke="{GREY}" stroke-dasharray="4 3"',
+    }[kind]
+
+
+def legend(lanes: Lanes) -> str:
+    """Return what the kinds of bars mean, at the top on the right."""
+    parts, x = "", lanes.width - 14
+    for kind in reversed(lanes.kinds):
+        x -= 6 * len(LEGEND[kind]) + 36
+        parts += f'<path {paint(kind, "g", GREY)} d="{box(x, 14, 18, 14)}"/>'
+        parts += text(x + 24, 25, LEGEND[kind], 12)
+    return parts
 
 
 def axis(lanes: Lanes) -> str:
@@ -90,13 +114,7 @@ def bars(lanes: Lanes, events: list[dict], faded: bool = False) -> str:
             names += f'<text x="{n(x + w / 2)}" y="{n(y + 15)}">{event["what"]}</text>'
     drawn = ""
     for (lane, kind), d in shapes.items():
-        hue = HUES[lane]
-        fill = {
-            "work": f'fill="{hue}" fill-opacity=".35" stroke="{hue}"',
-            "message": f'fill="url(#h{lane})"',
-            "wait": f'fill="none" stroke="{GREY}" stroke-dasharray="4 3"',
-        }[kind]
-        drawn += f'<path {fill} d="{d}"/>'
+        drawn += f'<path {paint(kind, lane, HUES[lane])} d="{d}"/>'
     halo = ' stroke="#fff" stroke-width="3" paint-order="stroke"'
     dim = ' opacity=".45"' if faded else ""
     return (
@@ -106,23 +124,28 @@ def bars(lanes: Lanes, events: list[dict], faded: bool = False) -> str:
 
 def links(lanes: Lanes, events: list[dict], faded: bool = False) -> str:
     """Return what passed from lane to lane, as arrows with their names."""
-    lines, heads, names = "", "", ""
+    lines, heads, names, together = "", "", "", defaultdict(list)
     for event in events:
-        if "to" not in event:
-            continue
-        down = 1 if event["to"] > event["lane"] else -1
-        x = (lanes.x(event["begin"]) + lanes.x(event["end"])) / 2
-        x += 7 * (event["to"] if down > 0 else event["lane"]) - 12
-        y0 = lanes.y(event["lane"]) + (54 if down > 0 else 6)
-        y1 = lanes.y(event["to"]) + (6 if down > 0 else 54)
-        lines += f"M{n(x)} {n(y0)}V{n(y1)}"
-        heads += f"M{n(x)} {n(y1)}l-4 {-8 * down}h8z"
-        names += f'<text x="{n(x + 5)}" y="{n(y1 - 12 * down)}">{event["what"]}</text>'
+        if "to" in event:
+            together[event["begin"], event["end"]].append(event)
+    for (begin, end), arrows in together.items():
+        arrows.sort(key=lambda event: max(event["lane"], event["to"]))
+        for i, event in enumerate(arrows):
+            part = ASIDE + (1 - ASIDE) * i / len(arrows) if len(arrows) > 1 else 0.5
+            x = lanes.x(begin + part * (end - begin))
+            down = 1 if event["to"] > event["lane"] else -1
+            y0 = lanes.y(event["lane"]) + (54 if down > 0 else 52)
+            y1 = lanes.y(event["to"]) + (54 if down > 0 else 56)
+            lines += f"M{n(x)} {n(y0)}V{n(y1 - 4 * down)}"
+            heads += f"M{n(x)} {n(y1)}l-4 {-8 * down}h8z"
+            y = max(lanes.y(event["lane"]), lanes.y(event["to"])) + 48
+            names += f'<text x="{n(x - 6)}" y="{n(y)}">{event["what"]}</text>'
     dim = ' opacity=".45"' if faded else ""
     halo = ' stroke="#fff" stroke-width="3" paint-order="stroke"'
     return (
         f'<g{dim}><path d="{lines}" stroke="{INK}" stroke-width="1.5"/>'
-        f'<path d="{heads}" fill="{INK}"/><g font-size="11"{halo}>{names}</g></g>'
+        f'<path d="{heads}" fill="{INK}"/>'
+        f'<g font-size="11" text-anchor="end"{halo}>{names}</g></g>'
     )
 
 
@@ -192,6 +215,22 @@ def animate(events: list[dict]) -> str:
     tall = len(lanes.names) * LANE
     veil = f'<path fill="#fff" opacity=".88" d="{box(LEFT, TOP, WIDTH + 24, tall)}"/>'
     line = f'<path stroke="{INK}" stroke-width="2" d="M{LEFT} {TOP}v{tall}"/>'
-    body = clock.style() + scenery(lanes) + bars(lanes, events) + links(lanes, events)
-    body += f'<g class="cover">{veil}{line}</g>' + words(lanes, lanes.title, "")
-    return svg(lanes.width, lanes.height, lanes.title, body)
+    said, begins = (
+        "",
+        [
+            min(e["begin"] for e in events if e.get("step", 0) == step)
+            for step in range(states(events) if lanes.phases else 0)
+        ],
+    )
+    for step, (begin, end) in enumerate(zip(begins, [*begins[1:], None])):
+        first, last = (
+            clock.total if time is None else PASS * (time - lanes.begin) / lanes.span
+            for time in (begin, end)
+        )
+        seen = clock.during(first, last)
+        said += f"<g{seen}>{words(lanes, *caption(lanes, events, step))}</g>"
+    body = scenery(lanes) + bars(lanes, events) + links(lanes, events)
+    body += f'<g class="cover">{veil}{line}</g>' + (
+        said or words(lanes, lanes.title, "")
+    )
+    return svg(lanes.width, lanes.height, lanes.title, clock.style() + body)

@@ -1,0 +1,258 @@
+"""Tests lesson 02: what the script refuses, catches and records, and its checkers."""
+
+import importlib.util
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from ringside import RankFailed, check, player, still, timeline, torchrun
+from torch import nn
+
+STEM = "02_data_parallel"
+PATH = Path(__file__).resolve().parents[1] / "scripts" / f"{STEM}.py"
+SPEC = importlib.util.spec_from_file_location("data_parallel_by_hand", PATH)
+BY_HAND = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(BY_HAND)
+
+
+def run_forward(module, batch, devices):
+    """Return what the four movements of the script make of a batch."""
+    pieces = BY_HAND.scatter(batch, devices)
+    replicas = [BY_HAND.replicate(module, d) for d in range(len(pieces))]
+    return BY_HAND.gather(BY_HAND.parallel_apply(replicas, pieces))
+
+
+@pytest.mark.parametrize("ranks", [5, 8])
+def test_more_ranks(ranks):
+    run = torchrun(STEM, ranks=ranks, quiet=True)
+    assert run.lines[0][-1] == f"ok: {ranks} devices find the gradient of one process"
+
+
+@pytest.mark.parametrize(("rows", "each"), [(10, [3, 3, 3, 1]), (6, [2, 2, 2, 0])])
+def test_bytes_are_what_the_rows_say(rows, each):
+    run = torchrun(STEM, "--rows", rows, ranks=4, quiet=True)
+    table = [[int(word) for word in line.split()] for line in run.lines[0][1:-1]]
+    away, copies = sum(each[1:]), sum(count > 0 for count in each[1:])
+    assert [row[1] for row in table] == each
+    assert table[0][2:] == [away * 48 + copies * 848, away * 16 + copies * 848]
+    for device, count in list(enumerate(each))[1:]:
+        other = [count * 16 + 848, count * 48 + 848] if count else [0, 0]
+        assert table[device][2:] == other
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--rows", "0"], "--rows must be 1 or more, not 0"),
+        (["--rows", "-3"], "--rows must be 1 or more, not -3"),
+        (["--rows", "many"], "invalid int value: 'many'"),
+        (["--wrong", "colour"], "invalid choice: 'colour'"),
+        (["--record", "no/such/x.jsonl"], "there is no folder no/such"),
+    ],
+)
+def test_a_wrong_argument_gets_one_line(arguments, says):
+    with pytest.raises(RankFailed, match="exit code 2") as caught:
+        torchrun(STEM, *arguments, ranks=2, quiet=True)
+    assert says in str(caught.value)
+    assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["lost"], r"step 1.* old weights on \[\], gradients from \[\]"),
+        (["stale"], r"step 2.* old weights on \[1, 2\], gradients from \[1, 2\]"),
+        (["inside", "--rows", 7], r"step 1.* rows \[3, 3, 1\], old weights on \[\]"),
+    ],
+)
+def test_what_is_wrong_is_caught(arguments, says):
+    with pytest.raises(RankFailed, match=says):
+        torchrun(STEM, "--wrong", *arguments, ranks=3, quiet=True)
+
+
+def test_losses_of_equal_pieces_may_be_averaged():
+    run = torchrun(STEM, "--wrong", "inside", "--rows", 9, ranks=3, quiet=True)
+    assert run.lines[0][-1].startswith("ok")
+
+
+@pytest.mark.parametrize(("ranks", "rows"), [(1, 64), (2, 64), (8, 64), (4, 3)])
+def test_what_is_recorded_passes_device_0(ranks, rows):
+    run = torchrun(STEM, "--rows", rows, ranks=ranks, record=True, quiet=True)
+    copies = [event for event in run.recording if "to" in event]
+    assert all(0 in (event["lane"], event["to"]) for event in copies)
+    assert len(copies) == 5 * (min(ranks, rows) - 1)
+    for step, phase in enumerate(run.recording.header["phases"]):
+        bars = [e for e in run.recording if e["step"] == step and "to" not in e]
+        assert [bar["lane"] for bar in bars] == list(range(ranks))
+        assert {bar["what"] for bar in bars} <= {phase, "idle"}
+        most = min(ranks, rows) if phase in ("forward", "backward") else 1
+        most -= ranks == 1 and phase not in ("forward", "loss", "backward", "update")
+        assert [bar["what"] for bar in bars].count(phase) == most
+    sent = dict.fromkeys(range(ranks), 0)
+    for event in copies:
+        sent[event["lane"]] += int(event["what"].removesuffix(" B"))
+    assert [int(line.split()[2]) for line in run.lines[0][1:-1]] == list(sent.values())
+    for step in range(timeline.states(run.recording)):
+        assert still(run.recording, step).svg.count("<title>") == 1
+    assert len(player.animate(run.recording)) < 40_000
+
+
+def test_names_of_arrows_keep_clear_of_other_arrows():
+    """Of arrows side by side, the one to the farthest lane stands on the right."""
+    run = torchrun(STEM, ranks=8, record=True, quiet=True)
+    one = [event for event in run.recording if event["step"] == 0]
+    svg = timeline.links(timeline.Lanes(run.recording), one[::-1])
+    ends = [part.split("V") for part in svg.split('d="M')[1].split('"')[0].split("M")]
+    places = [(float(x.split()[0]), float(y)) for x, y in ends]
+    far = [y for _, y in sorted(places)]
+    assert far == sorted(far) and len(set(far)) == len(set(dict(places))) == 7
+
+
+def test_what_a_replica_writes_is_lost_but_for_buffers_of_device_0():
+    norm = nn.BatchNorm1d(1, momentum=1.0)
+    run_forward(norm, torch.arange(8.0).view(8, 1), 4)
+    assert norm.running_mean.item() == 0.5
+    assert norm.num_batches_tracked.item() == 1
+    shell = norm._replicate_for_data_parallel()
+    shell.calls = 1
+    assert not hasattr(norm, "calls")
+
+
+def test_a_layer_inside_sends_the_gradient_of_its_rows_home():
+    BY_HAND.TRAFFIC.clear()
+    rows = torch.ones(8, 2, requires_grad=True)
+    layer = nn.Linear(2, 3)
+    run_forward(layer, rows, 4).sum().backward()
+    back = [BY_HAND.TRAFFIC["scatter back", device, 0] for device in range(4)]
+    assert back == [0, 16, 16, 16]
+    assert torch.allclose(rows.grad, layer.weight.sum(0).expand(8, 2))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what happens without GPUs")
+def test_the_real_one_passes_through_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer = nn.Linear(2, 2)
+        wrapped = nn.DataParallel(layer, device_ids=[0, 1])
+    assert wrapped.device_ids == []
+    assert torch.equal(wrapped(torch.ones(3, 2)), layer(torch.ones(3, 2)))
+    with pytest.raises(RuntimeError, match="device type could not be determined"):
+        torch.nn.parallel.data_parallel(layer, torch.ones(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((..., 328), "your turn"),
+        ((356, 328), "gradients of seven outputs leave too"),
+        ((184, 328), "three devices need them"),
+        ((408, 328), "chunk makes 3, 3, 3 and 1"),
+        ((1, 328), "1 bytes do not leave device 0"),
+        ((384, 300), "outputs of seven rows arrive too"),
+        ((384, 384), "nobody asks for these"),
+        ((384, 1), "1 bytes do not reach device 0"),
+        ((384.0, 328), "whole number of bytes"),
+        ((384, 328), "right: "),
+    ],
+)
+def test_ten_rows(answer, says, capsys):
+    check.ten_rows(*answer)
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((0, ..., 0), "your turn"),
+        ((3, 9, 0), "one shell that lives on"),
+        ((12, 9, 0), "12 calls did happen"),
+        ((0, 30, 0), "went to their copies"),
+        ((0, 0, 0), "in place to device 0's buffer is kept"),
+        ((0, 9, 9), "puts a new tensor in a shell"),
+        ((5, 9, 0), "calls does not say 5"),
+        ((0, "9", 0), "whole number"),
+        ((0, 9, 0), "right: "),
+    ],
+)
+def test_three_forwards(answer, says, capsys):
+    check.three_forwards(*answer)
+    assert says in capsys.readouterr().out
+
+
+def test_the_answer_to_exercise_2_is_what_happens():
+    class Three(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+            self.register_buffer("seen", torch.tensor(0))
+            self.register_buffer("total", torch.tensor(0))
+
+        def forward(self, rows):
+            self.calls += 1
+            self.seen += len(rows)
+            self.total = self.total + len(rows)
+            return rows
+
+    three = Three()
+    for _ in range(3):
+        run_forward(three, torch.zeros(10, 1), 4)
+    assert (three.calls, three.seen.item(), three.total.item()) == (0, 9, 0)
+
+
+def right(outputs):
+    if isinstance(outputs[0], tuple):
+        return tuple(right(parts) for parts in zip(*outputs))
+    return torch.stack(outputs) if outputs[0].dim() == 0 else torch.cat(outputs)
+
+
+def only_rows(outputs):
+    return torch.cat(outputs)
+
+
+def stacks(outputs):
+    return torch.stack(outputs)
+
+
+def backwards(outputs):
+    return torch.cat(outputs[::-1])
+
+
+def a_list(outputs):
+    return outputs
+
+
+def copies(outputs):
+    if isinstance(outputs[0], tuple):
+        return tuple(copies(list(parts)) for parts in zip(*outputs))
+    joined = torch.stack(outputs) if outputs[0].dim() == 0 else torch.cat(outputs)
+    return torch.tensor(joined.tolist())
+
+
+def lists_of_tuples(outputs):
+    if isinstance(outputs[0], tuple):
+        return [lists_of_tuples(list(parts)) for parts in zip(*outputs)]
+    return torch.stack(outputs) if outputs[0].dim() == 0 else torch.cat(outputs)
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda outputs: None, "your turn"),
+        (only_rows, "losses: it raised RuntimeError"),
+        (stacks, "rows: it raised RuntimeError"),
+        (backwards, "out of order"),
+        (a_list, "join them to a tensor, not to a list"),
+        (copies, "can't find its way back"),
+        (lists_of_tuples, "collected to a tuple, not to a list"),
+        (lambda outputs: torch.zeros(1), "the shape is (1,), not (3, 2)"),
+    ],
+)
+def test_collect(function, says, capsys):
+    check.collect(function)
+    assert says in capsys.readouterr().out
+
+
+def test_collect_takes_what_is_right(capsys):
+    check.collect(lambda outputs: right(list(outputs)))
+    assert capsys.readouterr().out.startswith("right: ")
