@@ -335,7 +335,7 @@ def numbers(version):
 
 def lab(extra):
     """Become JupyterLab (on loopback, with a token, as it is) at the first lesson."""
-    lessons = sorted(ROOT.glob("notebooks/[0-9][0-9]_*.ipynb"))
+    lessons = sorted(ROOT.glob("notebooks/[0-9][0-9]*_*.ipynb"))
     first = f"notebooks/{lessons[0].name}" if lessons else "README.md"
     os.chdir(ROOT)
     start = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}"]
@@ -370,7 +370,7 @@ class Count:
         cells = {test for test in self.passed if ".ipynb::" in test.partition("[")[0]}
         green, red = ({t.split("::")[0] for t in s} for s in (cells, self.failed))
         tests = [test for test in self.passed - cells if "script" in test]
-        stems = [path.stem for path in ROOT.glob("scripts/[0-9][0-9]_*.py")]
+        stems = [path.stem for path in ROOT.glob("scripts/[0-9][0-9]*_*.py")]
         scripts = [stem for stem in stems if any(stem in test for test in tests)]
         lessons = len(green - red)
         return f"lessons {lessons}, scripts {len(scripts)}, cells {len(cells)}"
