@@ -10,7 +10,7 @@ from html import escape
 
 import ipywidgets as widgets
 
-from . import flow, motion, ring, timeline
+from . import flow, motion, race, ring, timeline
 
 
 def image(svg: str) -> str:
@@ -47,7 +47,7 @@ class Picture:
 
 def drawing(events: list[dict]):
     """Return the module that draws such events, as their header says."""
-    kinds = {"ring": ring, "flow": flow, "timeline": timeline}
+    kinds = {"ring": ring, "flow": flow, "timeline": timeline, "race": race}
     return kinds[getattr(events, "header", {}).get("picture", "ring")]
 
 
