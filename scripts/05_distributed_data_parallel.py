@@ -6,7 +6,9 @@
 The first line needs no GPU; the second gives each GPU a rank. Then try:
 
     --method buckets       one way only: each, flat, hooks, buckets or ddp
-    --bucket-mb 2          larger buckets, in MiB
+    --method no-wait       broken: begins every all-reduce, and waits for none
+    --method weights       broken: averages the weights, not their gradients
+    --bucket-mb 2          the size of a bucket, in MiB (else ours have 1, as DDP's first)
     --record times.jsonl   keep what happened when, on CPUs, and a trace beside it
 
 The last line begins with "ok". The lesson: notebooks/05_distributed_data_parallel.ipynb
@@ -30,7 +32,7 @@ from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
-METHODS = ["each", "flat", "hooks", "buckets", "ddp"]
+METHODS, WRONG = ["each", "flat", "hooks", "buckets", "ddp"], ["no-wait", "weights"]
 DRAWN = {  # what the profiler calls it, its kind in a picture, and its name there
     "backward": ("work", "backward"),
     "ready": ("mark", "layer"),
@@ -63,10 +65,10 @@ def average_flat(model):
     unpack(flat, weights)
 
 
-def average_in_hooks(model):
+def average_in_hooks(model, hook=average):
     """During backward: each gradient as soon as it is ready."""
     for weight in model.parameters():
-        weight.register_post_accumulate_grad_hook(average)
+        weight.register_post_accumulate_grad_hook(hook)
 
 
 def pack(weights):
@@ -116,19 +118,26 @@ def wait_for_all(started):
         unpack(flat, bucket)
 
 
-def prepare(method, model, cap):
+def average_wrongly(weight):
+    """Broken: replace a weight by its mean, as if it were the gradient."""
+    dist.all_reduce(weight.data)
+    weight.data /= dist.get_world_size()
+
+
+def prepare(method, model, mb):
     """Return the model to call, and what to do after backward."""
     started = []
-    if method == "hooks":
-        average_in_hooks(model)
-    if method == "buckets":
-        for bucket in buckets_of(model.parameters(), cap):
+    if method in ("hooks", "weights"):
+        average_in_hooks(model, average if method == "hooks" else average_wrongly)
+    if method in ("buckets", "no-wait"):
+        for bucket in buckets_of(model.parameters(), (mb or 1) * 2**20):
             start_when_full(bucket, started)
     if method == "ddp":
-        model = DistributedDataParallel(model, bucket_cap_mb=cap / 2**20)
+        model = DistributedDataParallel(model, bucket_cap_mb=mb)
         model.register_comm_hook(None, allreduce_hook)  # the usual one, to be counted
     after = {"each": lambda: average_each(model), "flat": lambda: average_flat(model)}
-    return model, after.get(method, lambda: wait_for_all(started))
+    after["buckets"] = lambda: wait_for_all(started)
+    return model, after.get(method, lambda: None)
 
 
 def network():
@@ -220,15 +229,15 @@ def stop(message):
 @errors.record
 def main():
     parser = argparse.ArgumentParser(usage="see the top of this script")
-    parser.add_argument("--method", choices=METHODS)
-    parser.add_argument("--bucket-mb", type=float, default=1)
+    parser.add_argument("--method", choices=METHODS + WRONG)
+    parser.add_argument("--bucket-mb", type=float)
     parser.add_argument("--record", type=Path)
     parser.error = stop
     args = parser.parse_args()
     if "RANK" not in os.environ:
         stop(f"try torchrun --standalone --nproc-per-node 4 {sys.argv[0]}")
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if not 0 < args.bucket_mb <= 1024:
+    if args.bucket_mb is not None and not 0 < args.bucket_mb <= 1024:
         stop(f"--bucket-mb is above 0, and 1024 at most, not {args.bucket_mb:g}")
     if args.record and not args.record.absolute().parent.is_dir():
         stop(f"--record: there is no folder {args.record.parent}")
@@ -250,12 +259,12 @@ def main():
     drawn = drawn if args.record else []
     lines, events = ["method   all-reduces   MiB  the first begins when"], []
     for method in methods:
-        model, after = prepare(method, network(), args.bucket_mb * 2**20)
+        model, after = prepare(method, network(), args.bucket_mb)
         step = functools.partial(one_step, model, batch[rank::world_size], after)
         for _ in range(2):  # what is right once can be wrong the second time
             grads, _ = step()
             if (grads - alone).abs().max() > 1e-4 * alone.abs().max():
-                raise ValueError(f"{method}: rank {rank} is not where one process is")
+                raise ValueError(f"{method}: not the gradients of one process")
         size, ready = sum(size for size, _ in CALLS) / 2**20, CALLS[0][1]
         row = f"{method:8} {len(CALLS):11} {size:5.2f}"
         lines.append(f"{row}  {ready} of {len(READY)} gradients are ready")

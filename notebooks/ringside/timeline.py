@@ -1,7 +1,9 @@
 """Draws who did what when: a lane for each rank or device, time to the right.
 
 Work stands in the upper half of a lane and messages in the lower half, so that what
-happens at once is seen at once. Hue is the lane's rank; a dashed bar is a wait.
+happens at once is seen at once; messages that overlap share the height. Hue is the
+lane's rank (the header's "hues", if lanes are not ranks); a dashed bar is a wait, and
+a line across the work is a mark.
 """
 
 from collections import defaultdict
@@ -13,6 +15,7 @@ from .svg import GREY, INK, PAPER, box, n, svg, text
 LEFT, WIDTH, LANE, TOP = 96, 720, 62, 46
 BOLD = ' font-weight="600"'
 KINDS = {"work": (6, 22), "message": (32, 22), "wait": (6, 22)}  # top, height
+KINDS["mark"] = KINDS["work"]
 HATCH = (
     '<pattern id="h{0}" width="6" height="6" patternUnits="userSpaceOnUse" '
     'patternTransform="rotate(45)"><rect width="6" height="6" fill="{1}" '
@@ -29,8 +32,14 @@ class Lanes:
         self.names, self.unit = header["lanes"], header.get("unit", "")
         self.title = header.get("title", "Who did what when")
         self.phases = header.get("phases", {})
+        self.hues = [i % len(HUES) for i in header.get("hues", range(len(self.names)))]
+        self.source = ""
+        if header.get("measured"):
+            self.source = "Measured on {machine}, torch {torch}, {date}".format(
+                **header
+            )
         self.begin = min(event["begin"] for event in events)
-        self.span = max(event["end"] for event in events) - self.begin or 1
+        self.span = header.get("span") or length(events) or 1
         self.width = LEFT + WIDTH + 20
         self.height = TOP + len(self.names) * LANE + (40 if self.unit else 12) + 30
 
@@ -41,16 +50,22 @@ class Lanes:
         return TOP + lane * LANE
 
 
+def length(events: list[dict]) -> float:
+    """Return the time from the first event's begin to the last one's end."""
+    ends = [event["end"] for event in events]
+    return max(ends) - min(event["begin"] for event in events)
+
+
 def scenery(lanes: Lanes) -> str:
     """Return what never changes: lanes, their names, the axis."""
     parts = ["<defs>"]
-    hues = [HUES[i % len(HUES)] for i in range(len(lanes.names))]
-    parts += [HATCH.format(i, hue) for i, hue in enumerate(hues)]
+    parts += [HATCH.format(hue, HUES[hue]) for hue in sorted(set(lanes.hues))]
     parts.append("</defs>")
     for i, name in enumerate(lanes.names):
         parts.append(
             f'<path fill="{PAPER}" d="{box(LEFT, lanes.y(i) + 2, WIDTH, LANE - 4)}"/>'
-            + text(12, lanes.y(i) + 24, name, 13, BOLD)
+            + text(12, lanes.y(i) + 24, name.partition(", ")[0], 13, BOLD)
+            + text(12, lanes.y(i) + 44, name.partition(", ")[2], 13)
         )
     if lanes.unit:
         parts.append(axis(lanes))
@@ -76,25 +91,53 @@ def axis(lanes: Lanes) -> str:
     )
 
 
+def rows(events: list[dict]) -> tuple[dict[int, int], dict[int, int]]:
+    """Return each message's row, and each lane's number of rows: none overlap in one."""
+    row, free = {}, defaultdict(list)
+    for event in sorted(events, key=lambda event: event["begin"]):
+        if event.get("kind") == "message" and "to" not in event:
+            ends = free[event["lane"]]
+            fits = [i for i, end in enumerate(ends) if end <= event["begin"]]
+            row[id(event)] = fits[0] if fits else len(ends)
+            ends[row[id(event)] : row[id(event)] + 1] = [event["end"]]
+    return row, {lane: len(ends) for lane, ends in free.items()}
+
+
 def bars(lanes: Lanes, events: list[dict], faded: bool = False) -> str:
     """Return what was done, as bars with their names where there is room."""
-    shapes, names = defaultdict(str), ""
+    shapes, names, taken, last = defaultdict(str), "", defaultdict(list), {}
+    row, of = rows(events)
+    marked = {event["lane"] for event in events if event.get("kind") == "mark"}
     for event in events:
         if "to" in event:
             continue
-        top, height = KINDS[event["kind"]]
-        x, y = lanes.x(event["begin"]), lanes.y(event["lane"]) + top
+        lane, kind, what = event["lane"], event["kind"], event["what"]
+        top, height = KINDS[kind]
+        if kind == "message":
+            height /= of[lane]
+            top += row[id(event)] * height
+        x, y = lanes.x(event["begin"]), lanes.y(lane) + top
         w = max(lanes.x(event["end"]) - x - 1, 1.5)
-        shapes[event["lane"] % len(HUES), event["kind"]] += box(x, y, w, height)
-        if len(event["what"]) * 6.3 < w:
-            names += f'<text x="{n(x + w / 2)}" y="{n(y + 15)}">{event["what"]}</text>'
+        if kind == "mark":  # its name stands before it
+            shape = f"M{n(x)} {n(y)}v{height}"
+            x, w = last.get(lane, x), x - last.get(lane, x)
+            what = what if len(what) * 6.3 < w else what.rpartition(" ")[2]
+        else:
+            shape = box(x, y, w, height)
+        shapes[lanes.hues[lane], kind] += shape
+        last[lane] = x + w if kind == "mark" else last.get(lane, x)
+        half, middle = len(what) * 3.15, x + w / 2
+        room = 2 * half < w and height > 15 and not (kind == "work" and lane in marked)
+        if room and all(abs(middle - m) > half + h for m, h in taken[y]):
+            names += f'<text x="{n(middle)}" y="{n(y + 15)}">{what}</text>'
+            taken[y].append((middle, half))
     drawn = ""
-    for (lane, kind), d in shapes.items():
-        hue = HUES[lane]
+    for (hue, kind), d in shapes.items():
         fill = {
-            "work": f'fill="{hue}" fill-opacity=".35" stroke="{hue}"',
-            "message": f'fill="url(#h{lane})"',
-            "wait": f'fill="none" stroke="{GREY}" stroke-dasharray="4 3"',
+            "work": f'fill="{HUES[hue]}" fill-opacity=".35" stroke="{HUES[hue]}"',
+            "message": f'fill="url(#h{hue})"',
+            "wait": f'fill="#fff" stroke="{GREY}" stroke-dasharray="4 3"',
+            "mark": f'stroke="{INK}"',
         }[kind]
         drawn += f'<path {fill} d="{d}"/>'
     halo = ' stroke="#fff" stroke-width="3" paint-order="stroke"'
@@ -135,7 +178,7 @@ def caption(lanes: Lanes, events: list[dict], step: int) -> tuple[str, str]:
     """Return the corner and the sentence for one step, or for the whole."""
     names = list(lanes.phases)
     if not names:
-        return lanes.title, ""
+        return lanes.title, lanes.source
     return f"step {step} of {len(names) - 1} · {names[step]}", lanes.phases[names[step]]
 
 
@@ -147,6 +190,8 @@ def describe(events: list[dict], step: int) -> str:
     for event in events:
         if event.get("step", 0) == step:
             to = f" to {lanes.names[event['to']]}" if "to" in event else ""
+            if lanes.unit:
+                to += f" from {event['begin']:.1f} to {event['end']:.1f} {lanes.unit}"
             told[lanes.names[event["lane"]]].append(event["what"] + to)
     each = "; ".join(f"{name}: {', '.join(what)}" for name, what in told.items())
     return " ".join(filter(None, [f"{corner}.", sentence, each]))
@@ -178,7 +223,7 @@ def strip(events: list[dict]) -> str:
     """Return the whole on one sheet."""
     lanes = Lanes(events)
     body = scenery(lanes) + bars(lanes, events) + links(lanes, events)
-    body += words(lanes, lanes.title, "")
+    body += words(lanes, lanes.title, lanes.source)
     return svg(lanes.width, lanes.height, lanes.title, body)
 
 
@@ -193,5 +238,6 @@ def animate(events: list[dict]) -> str:
     veil = f'<path fill="#fff" opacity=".88" d="{box(LEFT, TOP, WIDTH + 24, tall)}"/>'
     line = f'<path stroke="{INK}" stroke-width="2" d="M{LEFT} {TOP}v{tall}"/>'
     body = clock.style() + scenery(lanes) + bars(lanes, events) + links(lanes, events)
-    body += f'<g class="cover">{veil}{line}</g>' + words(lanes, lanes.title, "")
+    body += f'<g class="cover">{veil}{line}</g>'
+    body += words(lanes, lanes.title, lanes.source)
     return svg(lanes.width, lanes.height, lanes.title, body)
