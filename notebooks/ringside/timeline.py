@@ -114,8 +114,8 @@ def bars(lanes: Lanes, events: list[dict], faded: bool = False) -> str:
         lane, kind, what = event["lane"], event["kind"], event["what"]
         top, height = KINDS[kind]
         if kind == "message":
-            height /= of[lane]
-            top += row[id(event)] * height
+            height = height / of[lane] - (of[lane] > 1)
+            top += row[id(event)] * (height + 1)
         x, y = lanes.x(event["begin"]), lanes.y(lane) + top
         w = max(lanes.x(event["end"]) - x - 1, 1.5)
         if kind == "mark":  # its name stands before it
@@ -125,7 +125,8 @@ def bars(lanes: Lanes, events: list[dict], faded: bool = False) -> str:
         else:
             shape = box(x, y, w, height)
         shapes[lanes.hues[lane], kind] += shape
-        last[lane] = x + w if kind == "mark" else last.get(lane, x)
+        if kind != "message":
+            last[lane] = last.get(lane, x) if kind == "work" else x + w
         half, middle = len(what) * 3.15, x + w / 2
         room = 2 * half < w and height > 15 and not (kind == "work" and lane in marked)
         if room and all(abs(middle - m) > half + h for m, h in taken[y]):
