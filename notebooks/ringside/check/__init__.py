@@ -1,5 +1,6 @@
 """Checks a learner's answers: a wrong one gets the name of its mistake."""
 
 from .gradients import bucket_plan, fixed_hook, launch_order
+from .habits import accumulation, rank_three
 from .ring import five_ranks, ring_broadcast, uneven_chunks
 from .split import step, two_means, weigh
