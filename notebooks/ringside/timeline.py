@@ -78,6 +78,8 @@ def axis(lanes: Lanes) -> str:
     each = 10 ** (len(f"{int(lanes.span)}") - 1)
     while lanes.span / each > 8:
         each *= 2 if f"{each}"[0] in "15" else 2.5
+    while lanes.span / each < 3:
+        each /= 2
     tick = 0.0
     while tick <= lanes.span:
         x = lanes.x(lanes.begin + tick)
