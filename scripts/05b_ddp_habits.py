@@ -92,14 +92,14 @@ def count(tensor, *more, **options):
     return all_reduce(tensor, *more, **options)
 
 
-def by_rank(value):
+def from_all(value):
     """Return a number of every rank, whole if it is whole."""
     found = [None] * dist.get_world_size()
     dist.all_gather_object(found, round(value, 2))
     return [int(v) if v == int(v) else v for v in found]
 
 
-def row(what, values):
+def columns(what, values):
     """Return a line of a table, with a column for each rank."""
     return f"{what:32}" + "".join(f"{value:6}" for value in values)
 
@@ -129,21 +129,21 @@ def wrap(rank, x, note):
 
 def no_sync(rank, x):
     """Show which half of a step has to be within no_sync()."""
-    model, own = DistributedDataParallel(Layer()), by_rank(x.item())
+    model, own = DistributedDataParallel(Layer()), from_all(x.item())
     mean = [round(sum(own) / len(own), 2)] * len(own)
     for forward in (False, True):
         for backward in (False, True):
-            grads = by_rank(gradient(model, x, forward, backward))
+            grads = from_all(gradient(model, x, forward, backward))
             inside = ["neither", "backward", "forward", "both"][2 * forward + backward]
-            yield row(f"{inside} in no_sync()", grads)
+            yield columns(f"{inside} in no_sync()", grads)
             must(grads == (own if forward else mean), "not the forward decides")
     model.register_comm_hook(None, default_hooks.allreduce_hook)
     for use in (each_alone, accumulate):
         model.zero_grad()
         CALLS.clear()
         use(model, [x, x, x])
-        grads = by_rank(model.module.weight.grad.item())
-        yield row(f"{use.__name__}, with {len(CALLS)} all-reduces", grads)
+        grads = from_all(model.module.weight.grad.item())
+        yield columns(f"{use.__name__}, with {len(CALLS)} all-reduces", grads)
         must(len({*grads}) == 1, f"{use.__name__}: gradients differ")
 
 
@@ -162,8 +162,8 @@ def unused(rank, x):
                 yield f"step {step} raised RuntimeError: {says.partition('. ')[0]} ..."
                 yield from [part for part in says.splitlines() if " indices " in part]
                 continue
-            grads = by_rank(model.module.weight.grad.item())
-            yield row(f"{option or 'no option'}, step {step}", grads)
+            grads = from_all(model.module.weight.grad.item())
+            yield columns(f"{option or 'no option'}, step {step}", grads)
             must(not option or len({*grads}) == 1, f"{option}: gradients differ")
             must(model.module.spare.grad is None, "the unused weight has a gradient")
 
@@ -175,25 +175,27 @@ def options(rank, x):
     CALLS.clear()
     (model(x) + model.module.spare.sum() * x.sum()).backward()
     storages = {w.grad.untyped_storage().data_ptr() for w in model.parameters()}
-    yield row("gradient_as_bucket_view: tensors", by_rank(len(storages)))
-    yield row("fp16_compress_hook: bytes sent", by_rank(sum(CALLS)))
-    yield row("without it", by_rank(sum(w.grad.nbytes for w in model.parameters())))
+    yield columns("gradient_as_bucket_view: tensors", from_all(len(storages)))
+    yield columns("fp16_compress_hook: bytes sent", from_all(sum(CALLS)))
+    yield columns(
+        "without it", from_all(sum(w.grad.nbytes for w in model.parameters()))
+    )
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    norms = by_rank(norm.item())
-    yield row("clip_grad_norm_: norms", norms)
+    norms = from_all(norm.item())
+    yield columns("clip_grad_norm_: norms", norms)
     must(len({*norms}) == 1, "norms differ between ranks")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = DistributedDataParallel(Layer(), check_reduction=True)
-    yield row("check_reduction: warnings", by_rank(len(caught)))
+    yield columns("check_reduction: warnings", from_all(len(caught)))
     steps = 0
     with Join([model]):
         for _ in range(rank + 1):  # rank 0 has one batch, and the last one most
             model.zero_grad()
             model(x).backward()
             steps += 1
-    yield row("Join: steps", by_rank(steps))
-    yield row("Join: last gradients", by_rank(model.module.weight.grad.item()))
+    yield columns("Join: steps", from_all(steps))
+    yield columns("Join: last gradients", from_all(model.module.weight.grad.item()))
 
 
 def save_recording(path, header, events):
@@ -242,14 +244,14 @@ def main():
     events, lines = [], []
 
     def note(phase, model, weight_of, buffer_of, call=None):
-        weights, buffers = by_rank(model.weight.item()), by_rank(model.seen.item())
-        lines.append(row(f"{phase:10}weight", weights))
-        lines.append(row("          buffer", buffers))
+        weights, buffers = from_all(model.weight.item()), from_all(model.seen.item())
+        lines.append(columns(f"{phase:10}weight", weights))
+        lines.append(columns("          buffer", buffers))
         holds = {"weight": [[weights[rank], weight_of]]}
         holds["buffer"] = [[buffers[rank], buffer_of]]
         if model.weight.grad is not None:
-            grads = by_rank(model.weight.grad.item())
-            lines.append(row("          gradient", grads))
+            grads = from_all(model.weight.grad.item())
+            lines.append(columns("          gradient", grads))
             holds["grad"] = [[grads[rank], *range(world_size)]]
         event = {"step": len(events), "rank": rank, "phase": phase, "holds": holds}
         events.append(event | ({"call": call} if call else {}))
