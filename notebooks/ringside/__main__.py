@@ -26,6 +26,8 @@ def draw(name: str, measure: bool = False) -> None:
     """Record a script, unless that would time it again unasked; draw the recording."""
     recording = ROOT / "figures" / f"{name}.jsonl"
     old = read(recording).header if recording.exists() else {}
+    if measure and old and not old.get("measured"):
+        sys.exit(f"{name} does not measure times: leave out --measure")
     if measure or not old.get("measured"):
         with TemporaryDirectory() as folder:  # what lies beside it is not kept
             new = Path(folder, recording.name)
