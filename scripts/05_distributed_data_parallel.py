@@ -252,7 +252,7 @@ def main():
     dist.all_reduce = count  # from now on, whoever calls it
 
     torch.manual_seed(1)
-    batch = torch.randn(64 * world_size, 512, device="cpu").to(device)
+    batch = torch.randn(192 * world_size, 512, device="cpu").to(device)
     alone, _ = one_step(network(), batch)
     methods = [args.method] if args.method else METHODS
     drawn = methods if args.method else ["flat", "buckets"]
