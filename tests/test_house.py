@@ -93,7 +93,7 @@ def test_a_script_keeps_to_its_contract(path):
         "only torch and Python's own"
     )
     assert source.count("add_argument(") <= 3, "three flags at most"
-    assert len(source.splitlines()) <= 240
+    assert len(source.splitlines()) <= 300
     first = ast.get_docstring(ast.parse(source)).splitlines()[2].strip()
     assert first == f"torchrun --standalone --nproc-per-node 4 scripts/{path.name}"
     ending = source[source.index('if __name__ == "__main__":') :]
@@ -178,6 +178,7 @@ def test_a_picture_is_small_and_calm(path):
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_making_a_lesson_again_changes_no_byte(stem, tmp_path):
+    """Not even where times were measured: these are drawn again, not taken again."""
     for room in ("notebooks", "scripts", "figures"):
         shutil.copytree(ROOT / room, tmp_path / room)
     subprocess.run(

@@ -1,11 +1,14 @@
 """Makes lessons again: `python -m ringside 04_ring_all_reduce`, in notebooks/.
 
 Records the script on four ranks, draws the picture, and runs the notebook. Without a
-name, all lessons. If nothing has changed, no byte of any file does.
+name, all lessons. If nothing has changed, no byte of any file does. So a recording of
+real times is kept; `--measure 05_distributed_data_parallel` makes it again, on two
+ranks, as most machines have two cores to run them on. Do that when all is quiet.
 """
 
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nbformat
 from nbclient import NotebookClient
@@ -19,10 +22,17 @@ METADATA = {"kernelspec": KERNEL | {"name": "python3"}}
 METADATA |= {"language_info": {"name": "python"}}
 
 
-def draw(name: str) -> None:
-    """Record a script on four ranks, and draw the recording."""
+def draw(name: str, measure: bool = False) -> None:
+    """Record a script, unless that would time it again unasked; draw the recording."""
     recording = ROOT / "figures" / f"{name}.jsonl"
-    torchrun(name, "--record", recording, ranks=4, quiet=True)
+    old = read(recording).header if recording.exists() else {}
+    if measure and old and not old.get("measured"):
+        sys.exit(f"{name} does not measure times: leave out --measure")
+    if measure or not old.get("measured"):
+        with TemporaryDirectory() as folder:  # what lies beside it is not kept
+            new = Path(folder, recording.name)
+            torchrun(name, "--record", new, ranks=2 if measure else 4, quiet=True)
+            recording.write_bytes(new.read_bytes())
     recording.with_suffix(".svg").write_text(animate(read(recording)), "utf-8")
 
 
@@ -54,9 +64,12 @@ def execute(path: Path) -> None:
 
 
 def main(names: list[str]) -> None:
+    measure = names[:1] == ["--measure"]
+    if measure and len(names) == 1:
+        sys.exit("name the lessons to measure: a quiet machine matters")
     notebooks = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
-    for name in names or [path.stem for path in notebooks]:
-        draw(name)
+    for name in names[measure:] or [path.stem for path in notebooks]:
+        draw(name, measure)
         execute(ROOT / "notebooks" / f"{name}.ipynb")
         print(f"{name}: recorded, drawn and run", flush=True)
 

@@ -11,6 +11,8 @@ from html import escape
 import ipywidgets as widgets
 
 from . import flow, motion, race, ring, timeline
+from .lanes import length
+from .recording import Recording
 
 
 def image(svg: str) -> str:
@@ -67,25 +69,42 @@ def film(events: list[dict]) -> Picture:
     return Picture(drawing(events).strip(events))
 
 
+def alike(recordings: dict[str, list[dict]]) -> dict[str, list[dict]]:
+    """Return timelines that all cover the same time, so that lengths compare."""
+    span = max(length(events) for events in recordings.values())
+    return {
+        label: Recording(events, **events.header | {"span": span})
+        for label, events in recordings.items()
+    }
+
+
 class Player(widgets.VBox):
     """Plays a recording: buttons, a slider and the arrow keys choose the step.
 
-    The parts are joined in the browser, so they work without a kernel too.
+    Given several timelines by label, they choose among those. The parts are joined in
+    the browser, so they work without a kernel too.
     """
 
-    def __init__(self, events: list[dict]):
-        draw = drawing(events)
-        last = draw.states(events) - 1
-        pictures = [image(draw.frame(events, step)) for step in range(last + 1)]
-        words = [draw.describe(events, step) for step in range(last + 1)]
-        moving = image(animate(events))
+    def __init__(self, events: list[dict] | dict[str, list[dict]]):
+        if isinstance(events, dict):
+            shown = [(each, 0) for each in alike(events).values()]
+            labels, name, wide = list(events), "Which:", "8em"
+            moving = image(timeline.frame(*shown[-1]))
+        else:
+            steps = range(drawing(events).states(events))
+            shown = [(events, step) for step in steps]
+            labels, name, wide = [str(step) for step in steps], "Step:", "3.2em"
+            moving = image(animate(events))
+        last = len(shown) - 1
+        pictures = [image(drawing(e).frame(e, step)) for e, step in shown]
+        words = [drawing(e).describe(e, step) for e, step in shown]
         self.fallback = moving if len(moving) < 40_000 else pictures[-1]
-        slider = widgets.IntSlider(min=0, max=last, description="Step:")
+        slider = widgets.IntSlider(min=0, max=last, description=name)
         play = widgets.Play(min=0, max=last, interval=1400)
         name = widgets.Label("Play, stop, repeat:")  # its buttons have no names
         steps = widgets.ToggleButtons(
-            options=[str(step) for step in range(last + 1)],
-            style={"button_width": "3.2em"},
+            options=labels,
+            style={"button_width": wide},
             tooltips=words,
         )
         stage = widgets.Stack([widgets.HTML(p) for p in pictures], selected_index=0)

@@ -1,120 +1,56 @@
 """Draws who did what when: a lane for each rank or device, time to the right.
 
 Work stands in the upper half of a lane and messages in the lower half, so that what
-happens at once is seen at once. Hue is the lane's rank; a dashed bar is a wait. Arrows
-that share their time stand side by side, each with its name to the left.
+happens at once is seen at once; messages that overlap share the height. Hue is the
+lane's rank (the header's "hues", if lanes are not ranks); a dashed bar is a wait, and
+a line across the work is a mark. Arrows that share their time stand side by side.
 """
 
 from collections import defaultdict
 
 from .clock import Clock
+from .lanes import BOLD, LANE, LEFT, TOP, WIDTH, Lanes, paint, rows, scenery
 from .ring import HUES
-from .svg import GREY, INK, PAPER, box, n, svg, text
+from .svg import INK, box, n, svg, text
 
-LEFT, WIDTH, LANE, TOP = 96, 720, 62, 46
-BOLD = ' font-weight="600"'
 KINDS = {"work": (6, 22), "message": (32, 22), "wait": (6, 22)}  # top, height
-HATCH = (
-    '<pattern id="h{0}" width="6" height="6" patternUnits="userSpaceOnUse" '
-    'patternTransform="rotate(45)"><rect width="6" height="6" fill="{1}" '
-    'opacity=".3"/><path d="M0 0v6" stroke="{1}" stroke-width="5"/></pattern>'
-)
+KINDS["mark"] = KINDS["work"]
 PASS = 8.0  # seconds that the line takes from left to right
 ASIDE = 0.7  # where in their time the first of several arrows stands
-LEGEND = {"work": "works", "message": "sends or receives", "wait": "waits"}
-
-
-class Lanes:
-    """Where everything stands, for a recording."""
-
-    def __init__(self, events: list[dict]):
-        header = getattr(events, "header", {})
-        self.names, self.unit = header["lanes"], header.get("unit", "")
-        self.title = header.get("title", "Who did what when")
-        self.phases = header.get("phases", {})
-        used = {event["kind"] for event in events}
-        self.kinds = [kind for kind in KINDS if kind in used]
-        self.begin = min(event["begin"] for event in events)
-        self.span = max(event["end"] for event in events) - self.begin or 1
-        self.width = LEFT + WIDTH + 20
-        self.height = TOP + len(self.names) * LANE + (40 if self.unit else 12) + 30
-
-    def x(self, time: float) -> float:
-        return LEFT + (time - self.begin) / self.span * WIDTH
-
-    def y(self, lane: int) -> float:
-        return TOP + lane * LANE
-
-
-def scenery(lanes: Lanes) -> str:
-    """Return what never changes: lanes, their names, the axis."""
-    parts = ["<defs>"]
-    hues = [HUES[i % len(HUES)] for i in range(len(lanes.names))]
-    parts += [HATCH.format(i, hue) for i, hue in enumerate(hues)]
-    parts += [HATCH.format("g", GREY), "</defs>", legend(lanes)]
-    for i, name in enumerate(lanes.names):
-        parts.append(
-            f'<path fill="{PAPER}" d="{box(LEFT, lanes.y(i) + 2, WIDTH, LANE - 4)}"/>'
-            + text(12, lanes.y(i) + 24, name, 13, BOLD)
-        )
-    if lanes.unit:
-        parts.append(axis(lanes))
-    return "".join(parts)
-
-
-def paint(kind: str, name: object, hue: str) -> str:
-    """Return how a bar is filled: its kind, the name of its hatching, and its hue."""
-    return {
-        "work": f'fill="{hue}" fill-opacity=".35" stroke="{hue}"',
-        "message": f'fill="url(#h{name})"',
-        "wait": f'fill="none" stroke="{GREY}" stroke-dasharray="4 3"',
-    }[kind]
-
-
-def legend(lanes: Lanes) -> str:
-    """Return what the kinds of bars mean, at the top on the right."""
-    parts, x = "", lanes.width - 14
-    for kind in reversed(lanes.kinds):
-        x -= 6 * len(LEGEND[kind]) + 36
-        parts += f'<path {paint(kind, "g", GREY)} d="{box(x, 14, 18, 14)}"/>'
-        parts += text(x + 24, 25, LEGEND[kind], 12)
-    return parts
-
-
-def axis(lanes: Lanes) -> str:
-    """Return a ruler with five or so numbers on it."""
-    base, marks, numbers = TOP + len(lanes.names) * LANE + 6, "", ""
-    each = 10 ** (len(f"{int(lanes.span)}") - 1)
-    while lanes.span / each > 8:
-        each *= 2 if f"{each}"[0] in "15" else 2.5
-    tick = 0.0
-    while tick <= lanes.span:
-        x = lanes.x(lanes.begin + tick)
-        marks += f"M{n(x)} {base}v5"
-        numbers += f'<text x="{n(x)}" y="{base + 18}">{tick:g}</text>'
-        tick += each
-    return (
-        f'<path d="M{LEFT} {base}h{WIDTH}{marks}" stroke="{GREY}" fill="none"/>'
-        f'<g font-size="11" text-anchor="middle">{numbers}</g>'
-        + text(LEFT - 40, base + 18, lanes.unit, 11)
-    )
 
 
 def bars(lanes: Lanes, events: list[dict], faded: bool = False) -> str:
     """Return what was done, as bars with their names where there is room."""
-    shapes, names = defaultdict(str), ""
+    shapes, names, taken, last = defaultdict(str), "", defaultdict(list), {}
+    row, of = rows(events)
+    marked = {event["lane"] for event in events if event.get("kind") == "mark"}
     for event in events:
         if "to" in event:
             continue
-        top, height = KINDS[event["kind"]]
-        x, y = lanes.x(event["begin"]), lanes.y(event["lane"]) + top
+        lane, kind, what = event["lane"], event["kind"], event["what"]
+        top, height = KINDS[kind]
+        if kind == "message":
+            height = height / of[lane] - (of[lane] > 1)
+            top += row[id(event)] * (height + 1)
+        x, y = lanes.x(event["begin"]), lanes.y(lane) + top
         w = max(lanes.x(event["end"]) - x - 1, 1.5)
-        shapes[event["lane"] % len(HUES), event["kind"]] += box(x, y, w, height)
-        if len(event["what"]) * 6.3 < w:
-            names += f'<text x="{n(x + w / 2)}" y="{n(y + 15)}">{event["what"]}</text>'
+        if kind == "mark":  # its name stands before it
+            shape = f"M{n(x)} {n(y)}v{height}"
+            x, w = last.get(lane, x), x - last.get(lane, x)
+            what = what if len(what) * 6.3 < w else what.rpartition(" ")[2]
+        else:
+            shape = box(x, y, w, height)
+        shapes[lanes.hues[lane], kind] += shape
+        if kind != "message":
+            last[lane] = last.get(lane, x) if kind == "work" else x + w
+        half, middle = len(what) * 3.15, x + w / 2
+        room = 2 * half < w and height > 15 and not (kind == "work" and lane in marked)
+        if room and all(abs(middle - m) > half + h for m, h in taken[y]):
+            names += f'<text x="{n(middle)}" y="{n(y + 15)}">{what}</text>'
+            taken[y].append((middle, half))
     drawn = ""
-    for (lane, kind), d in shapes.items():
-        drawn += f'<path {paint(kind, lane, HUES[lane])} d="{d}"/>'
+    for (hue, kind), d in shapes.items():
+        drawn += f'<path {paint(kind, hue, HUES[hue])} d="{d}"/>'
     halo = ' stroke="#fff" stroke-width="3" paint-order="stroke"'
     dim = ' opacity=".45"' if faded else ""
     return (
@@ -158,7 +94,7 @@ def caption(lanes: Lanes, events: list[dict], step: int) -> tuple[str, str]:
     """Return the corner and the sentence for one step, or for the whole."""
     names = list(lanes.phases)
     if not names:
-        return lanes.title, ""
+        return lanes.title, lanes.source
     return f"step {step} of {len(names) - 1} · {names[step]}", lanes.phases[names[step]]
 
 
@@ -170,6 +106,8 @@ def describe(events: list[dict], step: int) -> str:
     for event in events:
         if event.get("step", 0) == step:
             to = f" to {lanes.names[event['to']]}" if "to" in event else ""
+            if lanes.unit:
+                to += f" from {event['begin']:.1f} to {event['end']:.1f} {lanes.unit}"
             told[lanes.names[event["lane"]]].append(event["what"] + to)
     each = "; ".join(f"{name}: {', '.join(what)}" for name, what in told.items())
     return " ".join(filter(None, [f"{corner}.", sentence, each]))
@@ -201,7 +139,7 @@ def strip(events: list[dict]) -> str:
     """Return the whole on one sheet."""
     lanes = Lanes(events)
     body = scenery(lanes) + bars(lanes, events) + links(lanes, events)
-    body += words(lanes, lanes.title, "")
+    body += words(lanes, lanes.title, lanes.source)
     return svg(lanes.width, lanes.height, lanes.title, body)
 
 
@@ -215,13 +153,11 @@ def animate(events: list[dict]) -> str:
     tall = len(lanes.names) * LANE
     veil = f'<path fill="#fff" opacity=".88" d="{box(LEFT, TOP, WIDTH + 24, tall)}"/>'
     line = f'<path stroke="{INK}" stroke-width="2" d="M{LEFT} {TOP}v{tall}"/>'
-    said, begins = (
-        "",
-        [
-            min(e["begin"] for e in events if e.get("step", 0) == step)
-            for step in range(states(events) if lanes.phases else 0)
-        ],
-    )
+    said = "" if lanes.phases else words(lanes, lanes.title, lanes.source)
+    begins = [
+        min(e["begin"] for e in events if e.get("step", 0) == step)
+        for step in range(len(lanes.phases))
+    ]
     for step, (begin, end) in enumerate(zip(begins, [*begins[1:], None])):
         first, last = (
             clock.total if time is None else PASS * (time - lanes.begin) / lanes.span
@@ -230,7 +166,5 @@ def animate(events: list[dict]) -> str:
         seen = clock.during(first, last)
         said += f"<g{seen}>{words(lanes, *caption(lanes, events, step))}</g>"
     body = scenery(lanes) + bars(lanes, events) + links(lanes, events)
-    body += f'<g class="cover">{veil}{line}</g>' + (
-        said or words(lanes, lanes.title, "")
-    )
+    body += f'<g class="cover">{veil}{line}</g>{said}'
     return svg(lanes.width, lanes.height, lanes.title, clock.style() + body)

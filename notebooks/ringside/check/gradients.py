@@ -1,0 +1,136 @@
+"""Checks the answers of lesson 05."""
+
+from collections.abc import Callable
+
+import torch
+
+from .say import TODO, say
+
+
+def bucket_plan(buckets: int, first_after: int, largest: int) -> None:
+    """Check three predictions: weights of 4, 2, 6, 1 and 3 MiB, buckets of 5 MiB."""
+    answers = (buckets, first_after, largest)
+    if ... in answers:
+        say(TODO, "")
+        return
+    if not all(type(answer) in (int, float) for answer in answers):
+        say("each answer is a number, such as buckets=2", "")
+        return
+    mistake = None
+    if buckets == 4:
+        mistake = (
+            "4 would be right if no bucket could grow beyond its cap; this one can"
+        )
+    elif buckets == 1:
+        mistake = "1 bucket would have to wait for everything: none takes more at 5 MiB"
+    elif buckets != 2:
+        mistake = f"{buckets} is not the number of buckets: fill them one by one"
+    elif first_after == 2 and largest == 6:
+        mistake = "you filled from the first weight: its gradient comes last"
+    elif first_after == 2:
+        mistake = (
+            "after two gradients the first bucket has 4 MiB, so it is not full yet"
+        )
+    elif first_after == 5:
+        mistake = "5 is for one flat buffer: a bucket begins when it is full"
+    elif first_after != 3:
+        mistake = f"the first bucket is not full after {first_after} gradients"
+    elif largest in (5, 6):
+        mistake = (
+            f"not {largest}: with 4 MiB in it, a bucket still takes the next weight"
+        )
+    elif largest != 10:
+        mistake = f"no bucket has {largest} MiB in it when it is full"
+    say(mistake, "3 + 1 + 6 MiB, after three gradients, and then 2 + 4 MiB")
+
+
+def fixed_hook(hook: Callable) -> None:
+    """Check hook(weight, all_reduce, world_size): it averages a weight's gradient."""
+    say(hook_mistake(hook), "the gradient is averaged, and the weight is left alone")
+
+
+def hook_mistake(hook: Callable) -> str | None:
+    """Return what is wrong with a hook that should average a gradient, or None."""
+    for size in (2, 1, 3):
+        weight, called = torch.full((2,), 8.0, requires_grad=True), []
+        weight.grad = torch.full((2,), 6.0)  # another rank has 4 more, or two have
+
+        def all_reduce(tensor: torch.Tensor, weight=weight, called=called, size=size):
+            """Add what other ranks would: equal weights, and gradients of 10."""
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError("all_reduce takes a tensor")
+            same = tensor.data_ptr() == weight.data_ptr()
+            called.append("weight" if same else "other")
+            tensor += tensor * (size - 1) if same else 10 * (size - 1)
+
+        try:
+            with torch.no_grad():  # as in a hook of torch's
+                answer = hook(weight, all_reduce, size)
+        except Exception as error:  # noqa: BLE001 it is the learner's
+            return f"with {size} ranks, it raised {type(error).__name__}: {error}"
+        if answer is ... or (not called and weight.grad.eq(6).all()):
+            return TODO if not called else "a hook returns nothing"
+        mean = (6 + 10 * (size - 1)) / size
+        case, grad = f"with {size} ranks,", weight.grad
+        if "weight" in called:
+            return (
+                f"{case} it averages the weights, which are equal already, and this"
+                " rank keeps the gradient of its own share"
+            )
+        if not weight.eq(8).all():
+            return f"{case} the weight changes: that is the optimizer's work"
+        if grad is None or grad.eq(6).all() and size > 1:
+            return f"{case} the mean is not put into weight.grad"
+        if grad.eq(mean).all():
+            continue
+        if grad.eq(mean * size).all():
+            return f"{case} the gradient becomes {grad[0]:g}, a sum: divide it"
+        return f"{case} the gradient becomes {grad[0]:g}, not {mean:g}"
+    return None
+
+
+def launch_order(function: Callable) -> None:
+    """Check launch(full): which buckets may begin as each bucket becomes full."""
+    say(
+        order_mistake(function),
+        "every rank begins them in one order, as early as it can",
+    )
+
+
+def order_mistake(function: Callable) -> str | None:
+    """Return what is wrong with launch(full), or None."""
+    for full in ([0, 1, 2], [1, 0, 2], [2, 1, 0], [1, 3, 0, 2], [0], []):
+        case = f"launch({full})"
+        try:
+            answer = function(list(full))
+            if answer is None or answer is ...:
+                return TODO
+            answer = [list(begun) for begun in answer]
+        except Exception as error:  # noqa: BLE001 it is the learner's
+            return f"{case} raised {type(error).__name__}: {error}"
+        if len(answer) != len(full):
+            return (
+                f"{case} gave {len(answer)} lists: one for each bucket that gets full"
+            )
+        begun = sum(answer, [])
+        for turn, bucket in ((t, b) for t, row in enumerate(answer) for b in row):
+            if bucket not in full[: turn + 1]:
+                return f"{case} begins bucket {bucket} before it is full"
+        if sorted(begun) != sorted(full):
+            lost = sorted(set(full) - set(begun))
+            return f"{case} " + (
+                f"never begins bucket {lost[0]}" if lost else "begins a bucket twice"
+            )
+        if begun != sorted(begun):
+            return f"{case} begins {begun}: another rank may begin in another order"
+        ready, waits = set(), iter(sorted(full))
+        coming = next(waits, None)
+        for turn, bucket in enumerate(full):
+            ready.add(bucket)
+            best = []
+            while coming in ready:
+                best.append(coming)
+                coming = next(waits, None)
+            if answer[turn] != best:
+                return f"{case} could begin {best} when bucket {bucket} is full"
+    return None

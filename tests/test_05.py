@@ -1,0 +1,234 @@
+"""Tests lesson 05: its script's ways and mistakes, what it records, and its checkers."""
+
+import json
+
+import pytest
+from ringside import Player, RankFailed, check, torchrun
+from ringside.player import alike
+from ringside.recording import Recording, read
+from ringside.timeline import frame, rows
+
+DDP = "05_distributed_data_parallel"
+
+
+def table(run) -> dict[str, tuple[int, str, int]]:
+    """Return what each method did: all-reduces, MiB, gradients ready at the first."""
+    rows = [line.split() for line in run.lines[0][1:-1]]
+    return {row[0]: (int(row[1]), row[2], int(row[3])) for row in rows}
+
+
+@pytest.mark.parametrize("ranks", [5, 8])
+def test_every_way_finds_the_gradients_of_one_process(ranks):
+    found = table(torchrun(DDP, ranks=ranks, quiet=True))
+    assert found == {
+        "each": (12, "6.01", 12),
+        "flat": (1, "6.01", 12),
+        "hooks": (12, "6.01", 1),
+        "buckets": (6, "6.01", 2),
+        "ddp": (1, "6.01", 12),
+        "later": (2, "6.01", 2),
+    }
+
+
+@pytest.mark.parametrize(
+    ("mib", "calls", "ready"),
+    [(0.001, 12, 1), (0.5, 6, 2), (2, 3, 4), (3, 2, 6), (7, 1, 12), (1024, 1, 12)],
+)
+def test_given_a_cap_ours_are_the_buckets_of_ddp(mib, calls, ready):
+    found = table(torchrun(DDP, "--bucket-mb", mib, ranks=2, quiet=True))
+    assert found["buckets"] == (calls, "6.01", ready)
+    assert found["ddp"] == (1, "6.01", 12)
+    assert found.get("later", found["ddp"]) == found["buckets"]
+
+
+@pytest.mark.parametrize("method", ["no-wait", "weights"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_is_broken_is_caught(method, ranks):
+    says = f"ValueError: {method}: not the gradients of one process"
+    with pytest.raises(RankFailed, match=says):
+        torchrun(DDP, "--method", method, ranks=ranks, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--bucket-mb", 0], "--bucket-mb is above 0, and 1024 at most, not 0"),
+        (["--bucket-mb", "-1"], "not -1"),
+        (["--bucket-mb", "nan"], "not nan"),
+        (["--bucket-mb", "inf"], "not inf"),
+        (["--bucket-mb", "big"], "invalid float value: 'big'"),
+        (["--method", "magic"], "invalid choice: 'magic'"),
+        (["--record", "no/such/folder/x.jsonl"], "there is no folder no/such/folder"),
+    ],
+)
+def test_a_wrong_argument_gets_one_line(arguments, says):
+    with pytest.raises(RankFailed, match="exit code 2") as caught:
+        torchrun(DDP, *arguments, ranks=2, quiet=True)
+    assert says in str(caught.value)
+    assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
+
+
+@pytest.mark.parametrize("method", ["each", "flat", "hooks", "buckets", "ddp"])
+def test_a_recording_has_every_layer_and_every_message(method, tmp_path):
+    path = tmp_path / "times.jsonl"
+    words = ("--method", method, "--bucket-mb", 1, "--record", path)
+    found = table(torchrun(DDP, *words, ranks=2, quiet=True))
+    calls = found["later" if method == "ddp" else method][0]
+    events = read(path)
+    for rank in range(2):
+        mine = [event for event in events if event["rank"] == rank]
+        marks = [event["what"] for event in mine if event["kind"] == "mark"]
+        assert marks == [f"layer {number}" for number in (6, 5, 4, 3, 2, 1)]
+        messages = [event for event in mine if event["kind"] == "message"]
+        assert len(messages) == calls
+        over = next(event["end"] for event in mine if event["what"] == "backward")
+        if method in ("each", "flat"):
+            assert min(event["begin"] for event in messages) >= over
+        elif method != "buckets":  # those could begin late on a busy machine
+            assert min(event["begin"] for event in messages) < over
+        stops = [event for event in mine if event["what"] == "stops"]
+        assert len(stops) == (12 if method == "hooks" else 0)
+    trace = json.loads((tmp_path / "times.trace.json").read_text())["traceEvents"]
+    names = [event.get("name") for event in trace]
+    assert names.count("gloo:all_reduce") >= calls
+    assert "ready 6" in names
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def lane(*spans, kind="message") -> Recording:
+    """Return a timeline of one lane, with bars from begin to end."""
+    events = [
+        {"lane": 0, "rank": 0, "kind": kind, "what": "x", "begin": a, "end": b}
+        for a, b in spans
+    ]
+    return Recording(
+        events, lesson="x", picture="timeline", lanes=["rank 0"], unit="ms"
+    )
+
+
+def test_messages_that_overlap_get_rows_of_their_own():
+    events = lane((0, 4), (2, 6), (4, 8), (9, 10))
+    row, of = rows(events)
+    assert [row[id(event)] for event in events] == [0, 1, 0, 0]
+    assert of == {0: 2}
+
+
+def test_timelines_beside_each_other_have_one_scale():
+    short, long = lane((0, 10), kind="work"), lane((0, 40), kind="work")
+    both = alike({"short": short, "long": long})
+    assert frame(both["short"]).count(">40</text>") == 1
+    assert frame(both["short"]) != frame(short)
+    assert frame(both["long"]) == frame(long)
+
+
+def test_a_player_of_several_timelines_chooses_among_them():
+    player = Player({"a": lane((0, 1)), "b": lane((0, 2)), "c": lane((0, 3))})
+    assert repr(player) == "Player: 3 states"
+    assert player.children[1].options == ("a", "b", "c")
+    assert player.children[1].index == player.children[2].selected_index == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((..., 3, 10), "your turn"),
+        ((4, 1, 6), "no bucket could grow beyond its cap"),
+        ((1, 5, 16), "none takes more at 5 MiB"),
+        ((3, 2, 6), "3 is not the number of buckets"),
+        ((2, 2, 6), "you filled from the first weight"),
+        ((2, 2, 10), "so it is not full yet"),
+        ((2, 5, 10), "a bucket begins when it is full"),
+        ((2, 1, 10), "not full after 1 gradients"),
+        ((2, 3, 5), "still takes the next weight"),
+        ((2, 3, 16), "no bucket has 16 MiB"),
+        (("2", 3, 10), "each answer is a number"),
+        ((2, 3, 10), "right: 3 + 1 + 6 MiB"),
+    ],
+)
+def test_bucket_plan(answer, says, capsys):
+    check.bucket_plan(*answer)
+    assert says in capsys.readouterr().out
+
+
+def sums(weight, all_reduce, world_size):
+    all_reduce(weight.grad)
+
+
+def a_copy(weight, all_reduce, world_size):
+    grad = weight.grad.clone()
+    all_reduce(grad)
+    grad /= world_size
+
+
+def another_grad(weight, all_reduce, world_size):
+    all_reduce(weight.grad)
+    weight.grad = weight.grad / world_size
+
+
+def steps_too(weight, all_reduce, world_size):
+    all_reduce(weight.grad)
+    weight.grad /= world_size
+    weight -= 0.1 * weight.grad
+
+
+def divides_twice(weight, all_reduce, world_size):
+    weight.grad /= world_size
+    all_reduce(weight.grad)
+    weight.grad /= world_size
+
+
+def famous(weight, all_reduce, world_size):
+    all_reduce(weight.data)
+    weight.data /= world_size
+
+
+@pytest.mark.parametrize(
+    ("hook", "says"),
+    [
+        (lambda *args: ..., "your turn"),
+        (lambda *args: None, "your turn"),
+        (famous, "it averages the weights"),
+        (sums, "becomes 16, a sum: divide it"),
+        (a_copy, "not put into weight.grad"),
+        (steps_too, "that is the optimizer's work"),
+        (divides_twice, "not 8"),
+        (None, "TypeError"),
+        (another_grad, "right: "),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_fixed_hook(hook, says, capsys):
+    check.fixed_hook(hook)
+    assert says in capsys.readouterr().out
+
+
+def right_order(full):
+    ready, begun = set(), []
+    for bucket in full:
+        ready.add(bucket)
+        done = sum(begun, [])
+        row = []
+        while len(done) + len(row) in ready:
+            row.append(len(done) + len(row))
+        begun.append(row)
+    return begun
+
+
+@pytest.mark.parametrize(
+    ("launch", "says"),
+    [
+        (lambda full: None, "your turn"),
+        (lambda full: [[bucket] for bucket in full], "begins [1, 0, 2]"),
+        (lambda full: [[]] * (len(full) - 1) + [sorted(full)], "could begin [0]"),
+        (lambda full: [[i] for i in range(len(full))], "bucket 0 before it is full"),
+        (lambda full: [[] for _ in full], "never begins bucket 0"),
+        (lambda full: [sorted(full[: i + 1]) for i in range(len(full))], "twice"),
+        (lambda full: [sorted(full)], "gave 1 lists"),
+        (lambda full: 1 / 0, "ZeroDivisionError"),
+        (lambda full: 3, "TypeError"),
+        (right_order, "right: "),
+    ],
+)
+def test_launch_order(launch, says, capsys):
+    check.launch_order(launch)
+    assert says in capsys.readouterr().out

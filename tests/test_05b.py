@@ -1,0 +1,150 @@
+"""Tests lesson 05b: what its script prints and records, and its checkers."""
+
+from contextlib import nullcontext
+
+import pytest
+from ringside import RankFailed, check, torchrun
+
+HABITS = "05b_ddp_habits"
+
+
+def table(*words, ranks) -> dict[str, list[str]]:
+    """Return the numbers of a run, by the words before them."""
+    lines = torchrun(HABITS, *words, ranks=ranks, quiet=True).lines[0][:-1]
+    return {line[:32].strip(): line[32:].split() for line in lines}
+
+
+@pytest.mark.parametrize("ranks", [5, 8])
+def test_all_habits_on_more_ranks(ranks):
+    found = table(ranks=ranks)
+    own = [str(rank + 1) for rank in range(ranks)]
+    mean = f"{(ranks + 1) / 2:g}"
+    assert found["wrapped   weight"] == ["1"] * ranks
+    assert found["forward   weight"] == own
+    assert found["gradient"] == [mean] * ranks
+    assert found["backward in no_sync()"] == [mean] * ranks
+    assert found["forward in no_sync()"] == found["both in no_sync()"] == own
+    assert found["no option, step 1"] == own
+    assert found["static_graph, step 2"] == [mean] * ranks
+    assert found["Join: steps"] == own
+
+
+@pytest.mark.parametrize("habit", ["wrap", "no-sync", "unused", "options"])
+def test_one_rank_has_habits_too(habit):
+    run = torchrun(HABITS, "--habit", habit, ranks=1, quiet=True)
+    assert run.lines[0][-1].startswith("ok")
+
+
+def test_a_recording_tells_whose_numbers_are_where():
+    run = torchrun(HABITS, "--habit", "wrap", ranks=3, record=True, quiet=True)
+    steps = [event["holds"] for event in run.recording if event["rank"] == 2]
+    assert [holds["weight"] for holds in steps] == [
+        [[3, 2]],
+        [[1, 0]],
+        [[3, 2]],
+        [[3, 2]],
+        [[3, 2]],
+    ]
+    assert [holds["buffer"][0] for holds in steps] == [
+        [30, 2],
+        [10, 0],
+        [30, 2],
+        [10, 0],
+        [10, 0],
+    ]
+    assert steps[-1]["grad"] == [[2, 0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--habit", "smoking"], "invalid choice: 'smoking'"),
+        (["--habit", "unused", "--record", "x"], "keeps the habit wrap, not unused"),
+        (["--record", "no/such/folder/x.jsonl"], "there is no folder no/such/folder"),
+    ],
+)
+def test_a_wrong_argument_gets_one_line(arguments, says):
+    with pytest.raises(RankFailed, match="exit code 2") as caught:
+        torchrun(HABITS, *arguments, ranks=2, quiet=True)
+    assert says in str(caught.value)
+    assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((..., 50, 2.5), "your turn"),
+        ((11, 50, 2.5), "wrapping had put rank 0's 5"),
+        ((5, 50, 2.5), "never again"),
+        ((9, 50, 2.5), "not 9"),
+        ((8, 53, 2.5), "at each forward"),
+        ((8, 83, 2.5), "at each forward"),
+        ((8, 80, 2.5), "not 80"),
+        ((8, 50, 4), "rank 3's own gradient"),
+        ((8, 50, 10), "the sum"),
+        ((8, 50, 3), "not the mean"),
+        (("8", 50, 2.5), "each answer is a number"),
+        ((8, 50, 2.5), "right: "),
+    ],
+)
+def test_rank_three(answer, says, capsys):
+    check.rank_three(*answer)
+    assert says in capsys.readouterr().out
+
+
+def backward_inside(model, batches):
+    for batch in batches[:-1]:
+        loss = model(batch)
+        with model.no_sync():
+            loss.backward()
+    model(batches[-1]).backward()
+
+
+def all_inside(model, batches):
+    with model.no_sync():
+        for batch in batches:
+            model(batch).backward()
+
+
+def none_inside(model, batches):
+    for batch in batches:
+        model(batch).backward()
+
+
+def first_outside(model, batches):
+    model(batches[0]).backward()
+    with model.no_sync():
+        for batch in batches[1:]:
+            model(batch).backward()
+
+
+def forgets_the_last(model, batches):
+    with model.no_sync():
+        for batch in batches[:-1]:
+            model(batch).backward()
+
+
+def forward_inside(model, batches):
+    for batch in batches:
+        with nullcontext() if batch is batches[-1] else model.no_sync():
+            loss = model(batch)
+        loss.backward()
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (lambda model, batches: None, "your turn"),
+        (backward_inside, "the forward decides"),
+        (all_inside, "no backward averages"),
+        (none_inside, "3 backwards average"),
+        (first_outside, "averaged by none"),
+        (forgets_the_last, "backward ran for 2"),
+        (forward_inside, "right: "),
+        (None, "TypeError"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_accumulation(program, says, capsys):
+    check.accumulation(program)
+    assert says in capsys.readouterr().out
