@@ -6,7 +6,7 @@
 The first line needs no GPU, and about a minute; take as many ranks as you have cores.
 The second gives each GPU a rank. Then try:
 
-    --rounds 30              more rounds: medians that you can trust
+    --rounds 3               fewer rounds, and less to trust
     --record race.jsonl      keep every measurement, one JSON object per line
 
 The last line begins with "ok". The lesson: notebooks/06_dp_vs_ddp.ipynb
@@ -14,10 +14,11 @@ The last line begins with "ok". The lesson: notebooks/06_dp_vs_ddp.ipynb
 
 import argparse
 import copy
+import ctypes
+import functools
 import gc
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -36,6 +37,7 @@ from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 3  # that are timed together
+FEW = 8  # samples a rank that are enough to see whether the steps are right
 METHODS = ["one process", "DP", "DDP", "DDP, spawn", "DDP, bf16"]
 
 
@@ -78,10 +80,11 @@ def sizes(workload):
     return sum(w.nbytes for w in model.parameters()), x.nbytes, 4 * 10 * len(x)
 
 
-def prepare(workload, rank, device):
-    """Return a model, the same on all ranks, and this rank's batch."""
+def prepare(workload, rank, device, samples=None):
+    """Return a model, the same on all ranks, and this rank's batch, or some of it."""
     torch.manual_seed(0)
     model, x = WORKLOADS[workload]()
+    x = x[:samples]
     torch.manual_seed(rank)
     y = torch.randint(10, (len(x),))
     return model.to(device), torch.randn_like(x).to(device), y.to(device)
@@ -103,16 +106,18 @@ def train(model, forward, x, y, context):
     return (time.perf_counter() - begin) / STEPS
 
 
+def be_one_device():
+    """Compute in one thread, and keep freed memory, as GPUs do: or page faults count."""
+    torch.set_num_threads(1)
+    if sys.platform == "linux":
+        for parameter in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
+            ctypes.CDLL(None).mallopt(parameter, 2**30)
+
+
 def finish(tensor):
     """Wait until a GPU has done what it was asked to do."""
     if tensor.is_cuda:
         torch.cuda.synchronize()
-
-
-def half():
-    """Let what follows compute in bfloat16 where that is safe."""
-    kind = "cuda" if torch.cuda.is_initialized() else "cpu"
-    return torch.autocast(kind, torch.bfloat16)
 
 
 class Threads(torch.autograd.Function):
@@ -129,7 +134,7 @@ class Threads(torch.autograd.Function):
             with torch.enable_grad():
                 ctx.runs[number] = replicas[number], replicas[number](part.clone())
 
-        at_once(work, x.tensor_split(len(replicas)))
+        all_at_once(work, x.tensor_split(len(replicas)))
         return torch.cat([y.detach() for _, y in ctx.runs])
 
     @staticmethod
@@ -137,12 +142,12 @@ class Threads(torch.autograd.Function):
         def work(number, part):
             ctx.runs[number][1].backward(part.clone())
 
-        at_once(work, grad.split([len(y) for _, y in ctx.runs]))
+        all_at_once(work, grad.split([len(y) for _, y in ctx.runs]))
         grads = ([own.grad for own in model.parameters()] for model, _ in ctx.runs)
         return None, None, *(sum(column) for column in zip(*grads))
 
 
-def at_once(work, parts):
+def all_at_once(work, parts):
     """Run work(number, part) for all parts, each in a thread of its own."""
     calls = enumerate(parts)
     threads = [threading.Thread(target=work, args=call) for call in calls]
@@ -168,12 +173,12 @@ def same_steps(workload, method, forward, model, rank, world_size, device):
     """Raise ValueError unless a method's steps are those of one process."""
     if method in ("one process", "DDP, bf16"):
         return  # it is the measure itself; half as many bits may differ
-    whole = [prepare(workload, r, device)[1:] for r in range(world_size)]
+    whole = [prepare(workload, r, device, FEW)[1:] for r in range(world_size)]
     x, y = (torch.cat(parts) for parts in zip(*whole))
     alone = prepare(workload, rank, device)[0]
     train(alone, alone, x, y, nullcontext)
     if method != "DP":
-        _, x, y = prepare(workload, rank, device)
+        x, y = whole[rank]
     train(model, forward, x, y, nullcontext)
     for (name, own), right in zip(model.named_parameters(), alone.parameters()):
         if not torch.allclose(own, right, atol=1e-4):
@@ -188,13 +193,14 @@ def lane(workload, method, rank, world_size, device):
     same_steps(workload, method, forward, model, rank, world_size, device)
     if method == "DP":
         x, y = x.repeat(world_size, *[1] * (x.dim() - 1)), y.repeat(world_size)
+    half = functools.partial(torch.autocast, device.type, torch.bfloat16)
     context = half if "bf16" in method else nullcontext
     return lambda: train(model, forward, x, y, context)
 
 
 def spawned(rank, world_size, meeting, backend, orders, answers):
     """Be one of the processes of mp.spawn: take steps when asked."""
-    torch.set_num_threads(1)
+    be_one_device()
     device = torch.device("cpu" if backend == "gloo" else f"cuda:{rank}")
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -268,8 +274,9 @@ def probe(group):
 
 def machine(device):
     """Return what the times were measured on."""
-    cores = f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}"
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else cores
+    if device.type == "cuda":
+        return f"{torch.cuda.device_count()} GPUs, nccl"
+    return f"{os.cpu_count()} CPU cores, gloo"
 
 
 def save_recording(path, header, events):
@@ -324,7 +331,7 @@ def report(rows, world_size):
 @errors.record
 def main():
     parser = argparse.ArgumentParser(usage="see the top of this script")
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--record", type=Path)
     parser.error = stop
     args = parser.parse_args()
@@ -342,7 +349,7 @@ def main():
         torch.cuda.set_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
     dist.barrier()
-    torch.set_num_threads(1)
+    be_one_device()
     lanes = {
         (w, m): lane(w, m, rank, world_size, device)
         for w in WORKLOADS
@@ -352,7 +359,7 @@ def main():
     control = dist.new_group(backend="gloo", timeout=timedelta(minutes=10))
     spawn = Spawned(world_size, backend) if rank == 0 and args.rounds else None
     rows = []
-    for number in range(args.rounds + (args.rounds > 0)):
+    for number in range(args.rounds < 2, args.rounds + 1):
         for workload in WORKLOADS:
             turn = number % len(METHODS)
             pace = probe(control)
@@ -369,16 +376,21 @@ def main():
                     rows.append(row | {"pace": round(pace, 3)})
     lanes.clear()
     header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "race"}
-    header |= {"measured": True, "machine": machine(device), "torch": torch.__version__}
+    header |= {
+        "measured": True,
+        "machine": machine(device),
+        "torch": torch.__version__.partition("+")[0],
+    }
     header |= {"date": f"{date.today()}", "methods": METHODS, "startup": {}}
     header["samples"] = {w: len(make()[1]) for w, make in WORKLOADS.items()}
     header["bytes"] = {workload: sizes(workload) for workload in WORKLOADS}
     if rank == 0 and args.rounds:
         spawn.ask(None)
-        names = "one process", "DDP", "DDP, spawn"
-        header["startup"] = dict(zip(names, [*startup(world_size), spawn.startup]))
         print(*report(rows, world_size), sep="\n")
-        print("seconds to start:", header["startup"])
+        if args.rounds > 1:
+            names = "one process", "DDP", "DDP, spawn"
+            header["startup"] = dict(zip(names, [*startup(world_size), spawn.startup]))
+            print("seconds to start:", header["startup"])
     dist.barrier(control)
     save_recording(args.record, header, rows)
     if rank == 0 and args.rounds:

@@ -31,7 +31,8 @@ def draw(name: str, measure: bool = False) -> None:
     if measure or not old.get("measured"):
         with TemporaryDirectory() as folder:  # what lies beside it is not kept
             new = Path(folder, recording.name)
-            torchrun(name, "--record", new, ranks=2 if measure else 4, quiet=True)
+            how = {"ranks": 2, "timeout": 600} if measure else {"ranks": 4}
+            torchrun(name, "--record", new, **how, quiet=True)
             recording.write_bytes(new.read_bytes())
     recording.with_suffix(".svg").write_text(animate(read(recording)), "utf-8")
 

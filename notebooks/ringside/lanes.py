@@ -5,7 +5,7 @@ from collections import defaultdict
 from .ring import HUES
 from .svg import GREY, INK, PAPER, box, n, text
 
-LEFT, WIDTH, LANE, TOP = 96, 720, 62, 46
+LEFT, WIDTH, LANE, TOP = 104, 720, 62, 46
 BOLD = ' font-weight="600"'
 HATCH = (
     '<pattern id="h{0}" width="6" height="6" patternUnits="userSpaceOnUse" '

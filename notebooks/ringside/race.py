@@ -33,16 +33,21 @@ def lap(events: Recording, step: int) -> Recording:
     bars, lanes = [], []
     for lane, (method, ms) in enumerate(times.items()):
         ranks = 1 if method == "one process" else header["ranks"]
-        samples, steps = ranks * header["samples"][workload], int(end / ms)
-        for number in range(steps):
-            bar = {"lane": lane, "begin": number * ms, "end": (number + 1) * ms}
+        samples = ranks * header["samples"][workload]
+        for number in range(-int(-end // ms)):
+            bar = {
+                "lane": lane,
+                "begin": number * ms,
+                "end": min(number * ms + ms, end),
+            }
             bars.append(bar | {"what": f"{samples}", "kind": "work"})
-        rest = {"lane": lane, "begin": steps * ms, "end": end, "kind": "wait"}
-        bars.append(rest | {"what": ""})
-        lanes.append(f"{method}: {steps * samples}")
-    title = f"A model that {workload}: samples in {end:.0f} ms on {header['machine']}"
+        lanes.append(f"{method}, {samples * end / ms:.0f}")
+    title = (
+        f"A model that {workload}: samples in {end:.0f} ms, on {header['ranks']} ranks"
+    )
+    source = {key: header[key] for key in ("measured", "machine", "torch", "date")}
     more = {"picture": "timeline", "unit": "ms", "title": title}
-    return Recording(bars, lanes=lanes, **more)
+    return Recording(bars, lanes=lanes, **more, **source)
 
 
 def states(events: Recording) -> int:

@@ -1,0 +1,147 @@
+"""Tests lesson 06: the benchmark, the race drawn from it, and the checkers."""
+
+import copy
+from xml.etree import ElementTree
+
+import pytest
+from ringside import RankFailed, Recording, check, load, race, torchrun
+from ringside.chart import bars
+
+SCRIPT = "06_dp_vs_ddp"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--rounds", "-1"], "--rounds must be 1 or more, not -1"),
+        (["--rounds", "some"], "invalid int value: 'some'"),
+        (["--method", "DDP"], "unrecognized arguments: --method DDP"),
+        (["--record", "no/such/x"], "there is no folder no/such"),
+    ],
+)
+def test_a_wrong_argument_gets_one_line(arguments, says):
+    with pytest.raises(RankFailed, match="exit code 2") as caught:
+        torchrun(SCRIPT, *arguments, ranks=2, quiet=True)
+    assert says in str(caught.value)
+    assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
+
+
+def test_the_committed_table_has_what_the_lesson_promises():
+    """A step of 50 ms or more, half a megabyte at most; DDP keeps 0.85, and wins 1.5."""
+    events = load(SCRIPT)
+    computes, communicates = (race.medians(events, w) for w in events.header["samples"])
+    assert computes["one process"] >= 50
+    assert events.header["bytes"]["computes"][0] <= 2**19
+    assert computes["one process"] / computes["DDP"] >= 0.85
+    assert communicates["one process"] / communicates["DDP"] < 0.5
+
+
+def made_up():
+    """Ten rounds of two methods; others used the machine in round 3."""
+    header = {"methods": ["one process", "DDP"], "samples": {"x": 10}, "ranks": 2}
+    header |= {"measured": True, "machine": "m", "torch": "t", "date": "d"}
+    events = [
+        {"step": step, "rank": 0, "workload": "x", "method": method, "ms": ms}
+        | {"pace": 2.0 if step == 3 else 1.0}
+        for step in range(1, 11)
+        for method, ms in (("one process", 50.0), ("DDP", 60.0))
+    ]
+    for event in events:
+        event["ms"] += 1000 * (event["pace"] > 1.25)
+    return Recording(events, picture="race", **header)
+
+
+def test_a_disturbed_round_does_not_count():
+    events = made_up()
+    assert race.medians(events, "x") == {"one process": 50, "DDP": 60}
+    for event in events:
+        event["pace"] = 1.0
+        event["ms"] = 1050.0 if event["step"] < 8 else 50.0
+    assert race.medians(events, "x")["DDP"] == 1050
+
+
+def test_a_lane_counts_the_samples_of_all_its_ranks():
+    events = made_up()
+    lap = race.lap(events, 0)
+    assert lap.header["lanes"] == ["one process, 72", "DDP, 120"]
+    for lane, ms in ((0, 50), (1, 60)):
+        own = [event for event in lap if event["lane"] == lane]
+        assert all(e["end"] - e["begin"] <= ms for e in own)
+        assert own[-1]["end"] == 6 * 60
+    ElementTree.fromstring(race.animate(events))
+    assert race.frame(events, 0) == race.frame(copy.deepcopy(events), 0)
+
+
+def test_a_chart_says_its_numbers():
+    groups = {"a": {"one": 1.0, "two": 0.25}, "b": {"one": 0.5, "two": 2.0}}
+    svg = bars(groups, "A title", "unit").svg
+    ElementTree.fromstring(svg)
+    for word in ("A title", "unit", "one", "two", "0.25", "2.00", "a: one 1.00"):
+        assert word in svg
+    assert svg == bars(groups, "A title", "unit").svg
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ((..., 3.2), "your turn"),
+        (("most", 3.2), "each answer is a number"),
+        ((1.25, 3.2), "the other way round"),
+        ((0.2, 3.2), "a whole batch"),
+        ((80, 3.2), "up to 1"),
+        ((0.5, 3.2), "0.5 is not what is kept"),
+        ((0.8, 4), "an efficiency of 1"),
+        ((0.8, 0.8), "there are four of them"),
+        ((0.8, 5), "4 / 1.25"),
+        ((0.8, 2), "2 is not the ratio"),
+        ((0.8, 3.2), "right: 0.8"),
+    ],
+)
+def test_kept(answers, says, capsys):
+    check.kept(*answers)
+    assert says in capsys.readouterr().out
+
+
+def ring(compute, size, slow, ranks):
+    return 2 * (ranks - 1) / ranks * size * slow
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda c, s, m, n: None, "your turn"),
+        (lambda c, s, m, n: print(end=""), "returned None"),
+        (lambda c, s, m, n: c, "have to be sent"),
+        (lambda c, s, m, n: c + s * m, "sends the gradient once"),
+        (lambda c, s, m, n: c + 2 * s * m, "sends two whole gradients"),
+        (lambda c, s, m, n: c + 2 * (n - 1) * s * m, "as device 0 of DP does"),
+        (ring, "without the time to compute"),
+        (lambda c, s, m, n: 1, "gave 1, not 51.5"),
+        (lambda c, s, m, n: 1 / 0, "ZeroDivisionError"),
+        (lambda *given: given[0] + ring(*given), "right: compute"),
+    ],
+)
+def test_step_time(function, says, capsys):
+    check.step_time(function)
+    assert says in capsys.readouterr().out
+
+
+RIGHT = {"a": "loaders", "b": "order", "c": "warm-up", "d": "batch"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        (RIGHT | {"a": ...}, "your turn"),
+        (RIGHT | {"a": "luck"}, "each one of loaders, order, warm-up, batch"),
+        ({"a": "loaders"}, "give a, b, c and d"),
+        (RIGHT | {"a": "batch"}, "how many processes read"),
+        (RIGHT | {"b": "warm-up"}, "what else changed"),
+        (RIGHT | {"c": "order"}, "is 135 ms"),
+        (RIGHT | {"d": "loaders"}, "how many samples"),
+        (RIGHT, "right: other loaders"),
+    ],
+)
+def test_flaws(answers, says, capsys):
+    check.flaws(**answers)
+    assert says in capsys.readouterr().out
