@@ -387,7 +387,7 @@ def main():
     if rank == 0 and args.rounds:
         spawn.ask(None)
         print(*report(rows, world_size), sep="\n")
-        if args.rounds > 1:
+        if args.rounds > 2:
             names = "one process", "DDP", "DDP, spawn"
             header["startup"] = dict(zip(names, [*startup(world_size), spawn.startup]))
             print("seconds to start:", header["startup"])
