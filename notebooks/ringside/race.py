@@ -40,7 +40,8 @@ def lap(events: Recording, step: int) -> Recording:
                 "begin": number * ms,
                 "end": min(number * ms + ms, end),
             }
-            bars.append(bar | {"what": f"{samples}", "kind": "work"})
+            whole = bar["end"] < end or end % ms == 0
+            bars.append(bar | {"what": f"{samples}" * whole, "kind": "work"})
         lanes.append(f"{method}, {samples * end / ms:.0f}")
     title = (
         f"A model that {workload}: samples in {end:.0f} ms, on {header['ranks']} ranks"
