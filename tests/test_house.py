@@ -9,7 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from ringside import load
+from ringside.__main__ import METADATA
+from ringside.player import animate
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
@@ -178,21 +182,30 @@ def test_a_picture_is_small_and_calm(path):
 
 
 @pytest.mark.parametrize("stem", STEMS)
-def test_making_a_lesson_again_changes_no_byte(stem, tmp_path):
-    """Not even where times were measured: these are drawn again, not taken again."""
+def test_a_picture_is_drawn_from_its_recording(stem):
+    picture = (ROOT / "figures" / f"{stem}.svg").read_text(encoding="utf-8")
+    assert animate(load(stem)) == picture, "draw it again: python -m ringside"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_has_the_form_that_running_it_gives(path):
+    """With nbval, which compares all outputs: running it again changes no byte."""
+    text = path.read_text(encoding="utf-8")
+    notebook = nbformat.reads(text, 4)
+    assert nbformat.writes(notebook) + "\n" == text
+    assert notebook.metadata == METADATA
+    counts = [c.execution_count for c in notebook.cells if c.cell_type == "code"]
+    assert counts == list(range(1, len(counts) + 1))
+    assert "widget-view" not in text
+
+
+def test_making_a_lesson_again_changes_no_byte(tmp_path):
+    """Recorded, drawn and run, from end to end; for the shortest lesson."""
     for room in ("notebooks", "scripts", "figures"):
         shutil.copytree(ROOT / room, tmp_path / room)
-    subprocess.run(
-        [sys.executable, "-m", "ringside", stem],
-        cwd=tmp_path / "notebooks",
-        check=True,
-        timeout=300,
-    )
-    for name in (
-        f"figures/{stem}.jsonl",
-        f"figures/{stem}.svg",
-        f"notebooks/{stem}.ipynb",
-    ):
+    line = [sys.executable, "-m", "ringside", STEMS[0]]
+    subprocess.run(line, cwd=tmp_path / "notebooks", check=True, timeout=300)
+    for name in (f"figures/{STEMS[0]}.jsonl", f"notebooks/{STEMS[0]}.ipynb"):
         same = (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
         assert same, f"{name} is not what its script makes now"
 
