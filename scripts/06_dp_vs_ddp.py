@@ -394,7 +394,7 @@ def main():
     dist.barrier(control)
     save_recording(args.record, header, rows)
     if rank == 0 and args.rounds:
-        print(f"ok: every method took the steps of one process, on {world_size} ranks")
+        print(f"ok: all but bf16 took the steps of one process, on {world_size} ranks")
 
 
 if __name__ == "__main__":

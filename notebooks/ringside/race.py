@@ -13,14 +13,19 @@ SLACK = 1.25  # a round in which the probe took longer than this was disturbed
 LAPS = 6  # steps of the slowest method that fit into the picture
 
 
+def calm(events: Recording, workload: str) -> list[dict]:
+    """Return the measurements of one workload that nobody disturbed."""
+    own = [event for event in events if event["workload"] == workload]
+    most = SLACK * min(event["pace"] for event in own)
+    return [event for event in own if event["pace"] <= most]
+
+
 def medians(events: Recording, workload: str) -> dict[str, float]:
     """Return the median milliseconds of a step, by method, of undisturbed rounds."""
-    own = [event for event in events if event["workload"] == workload]
-    calm = SLACK * min(event["pace"] for event in own)
+    own = calm(events, workload)
     found = {method: [] for method in events.header["methods"]}
     for event in own:
-        if event["pace"] <= calm:
-            found[event["method"]].append(event["ms"])
+        found[event["method"]].append(event["ms"])
     return {method: statistics.median(ms) for method, ms in found.items() if ms}
 
 
