@@ -157,9 +157,10 @@ def tell(traffic, rows, devices):
     events = []
     work = {"forward": len(rows), "loss": 1, "backward": len(rows), "update": 1}
     for step, phase in enumerate(PHASES):
+        moving = {device for way in traffic if way[0] == phase for device in way[1:]}
         for lane in range(devices):
             kind = "work" if phase in work else "message"
-            busy = lane < work.get(phase, 1) and len(rows) > (kind == "message")
+            busy = lane in moving or lane < work.get(phase, 0)
             event = {"step": step, "rank": lane, "lane": lane, "begin": step}
             event |= {"end": step + 1, "kind": kind, "what": phase}
             events.append(event if busy else event | {"kind": "wait", "what": "idle"})

@@ -262,7 +262,7 @@ def main():
         model, after = prepare(method, network(), args.bucket_mb)
         step = functools.partial(one_step, model, batch[rank::world_size], after)
         done = None
-        for name in (method, "  later"):
+        for name in (method, "  later", "  later"):
             grads, _ = step()
             if (grads - alone).abs().max() > 1e-4 * alone.abs().max():
                 raise ValueError(f"{method}: not the gradients of one process")
@@ -271,6 +271,10 @@ def main():
                 row = f"{name:8} {len(CALLS):11} {size:5.2f}"
                 lines.append(f"{row}  {ready:2} of {len(READY)} gradients are ready")
             done = [*CALLS]
+        if method == "ddp":
+            sizes = model._get_ddp_logging_data()["rebuilt_bucket_sizes"].split(",")
+            sizes = " + ".join(f"{int(size) / 2**20:.2f}" for size in sizes)
+            lines.append(f"  DDP's own log says: {sizes} MiB")
         if method in drawn:
             lane = drawn.index(method) * world_size + rank
             events += timeline(step, lane, args.record)

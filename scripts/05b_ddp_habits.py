@@ -5,7 +5,8 @@
 
 The first line needs no GPU; the second gives each GPU a rank. Then try:
 
-    --habit wrap          one only: wrap, no-sync, unused or options
+    --habit wrap          one only: wrap, drift, no-sync, unused or options
+    --habit uneven        broken: rank r has r + 1 batches, and the others leave
     --record wrap.jsonl   keep what every rank held, one JSON object per line
 
 The last line begins with "ok". The lesson: notebooks/05b_ddp_habits.ipynb
@@ -127,6 +128,42 @@ def wrap(rank, x, note):
     note("backward", model, rank, 0, "all_reduce")
 
 
+def strangers(model):
+    """Return the ranks whose weights are not those of rank 0."""
+    own = nn.utils.parameters_to_vector(model.parameters()).detach()
+    first = own.clone()
+    dist.broadcast(first, 0)
+    every = from_all(torch.equal(own, first))
+    return [rank for rank, same in enumerate(every) if not same]
+
+
+def drift(rank, x):
+    """Change the last rank's weight after the first of three steps."""
+    model = DistributedDataParallel(Layer())
+    weight, last = model.module.weight, dist.get_world_size() - 1
+    for step in (1, 2, 3):
+        model.zero_grad()
+        loss = model(x)
+        loss.backward()
+        with torch.no_grad():
+            weight -= 0.1 * weight.grad
+            if step == 1 and rank == last:
+                weight -= 0.25
+        yield columns(f"step {step}   loss", from_all(loss.item()))
+        yield columns("         weight", from_all(weight.item()))
+        found = strangers(model)
+        yield f"         strangers {found}"
+        must(found == [last] * (last > 0), f"strangers are {found}")
+
+
+def uneven(model, rank, x):
+    """Take a step for each batch: rank 0 has one, and the last rank has most."""
+    for _ in range(rank + 1):
+        model.zero_grad()
+        model(x).backward()
+    return rank + 1
+
+
 def no_sync(rank, x):
     """Show which half of a step has to be within no_sync()."""
     model, own = DistributedDataParallel(Layer()), from_all(x.item())
@@ -177,9 +214,8 @@ def options(rank, x):
     storages = {w.grad.untyped_storage().data_ptr() for w in model.parameters()}
     yield columns("gradient_as_bucket_view: tensors", from_all(len(storages)))
     yield columns("fp16_compress_hook: bytes sent", from_all(sum(CALLS)))
-    yield columns(
-        "without it", from_all(sum(w.grad.nbytes for w in model.parameters()))
-    )
+    size = sum(w.grad.nbytes for w in model.parameters())
+    yield columns("without it", from_all(size))
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     norms = from_all(norm.item())
     yield columns("clip_grad_norm_: norms", norms)
@@ -188,12 +224,8 @@ def options(rank, x):
         warnings.simplefilter("always")
         model = DistributedDataParallel(Layer(), check_reduction=True)
     yield columns("check_reduction: warnings", from_all(len(caught)))
-    steps = 0
     with Join([model]):
-        for _ in range(rank + 1):  # rank 0 has one batch, and the last one most
-            model.zero_grad()
-            model(x).backward()
-            steps += 1
+        steps = uneven(model, rank, x)
     yield columns("Join: steps", from_all(steps))
     yield columns("Join: last gradients", from_all(model.module.weight.grad.item()))
 
@@ -222,7 +254,8 @@ def stop(message):
 @errors.record
 def main():
     parser = argparse.ArgumentParser(usage="see the top of this script")
-    parser.add_argument("--habit", choices=["wrap", "no-sync", "unused", "options"])
+    habits = {"drift": drift, "no-sync": no_sync, "unused": unused, "options": options}
+    parser.add_argument("--habit", choices=["wrap", *habits, "uneven"])
     parser.add_argument("--record", type=Path)
     parser.error = stop
     args = parser.parse_args()
@@ -258,9 +291,10 @@ def main():
         return weights, buffers
 
     x = torch.tensor([rank + 1.0])
+    if args.habit == "uneven":
+        return uneven(DistributedDataParallel(Layer()), rank, x)
     if args.habit in (None, "wrap"):
         wrap(rank, x, note)
-    habits = {"no-sync": no_sync, "unused": unused, "options": options}
     for name, habit in habits.items():
         if args.habit in (None, name):
             lines += habit(rank, x)
