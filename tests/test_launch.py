@@ -194,6 +194,14 @@ class Kernel:
             if answer["parent_header"].get("msg_id") == self.message:
                 return answer["content"]
 
+    def said(self, text: str) -> None:
+        """Wait until the cell that was sent last has printed this."""
+        while True:
+            heard = self.client.get_iopub_msg(timeout=60)
+            ours = heard["parent_header"].get("msg_id") == self.message
+            if ours and text in heard["content"].get("text", ""):
+                return
+
     def busy(self, what: str, warm: bool = True) -> None:
         """Start a cell whose two ranks are in the middle of something."""
         self.start()
@@ -255,7 +263,11 @@ def interrupt_at(kernel: Kernel, moment: float, idle: bool = True) -> float:
             time.sleep(0.01)
         time.sleep(0.3)  # for its threads
         kernel.idle, kernel.files = {kernel.manager.provisioner.pid}, []
-    kernel.send("torchrun('04_ring_all_reduce', ranks=2); import time; time.sleep(60)")
+    kernel.send(
+        "print('begun', flush=True); torchrun('04_ring_all_reduce', ranks=2)\n"
+        "import time; time.sleep(60)"
+    )
+    kernel.said("begun")  # an interrupt before that is none: no cell runs yet
     time.sleep(moment)
     begin = time.monotonic()
     kernel.manager.interrupt_kernel()
