@@ -259,10 +259,8 @@ def interrupt_at(kernel: Kernel, moment: float, idle: bool = True) -> float:
     kernel.start()
     if not idle:
         kernel.supervisor.kill()
-        while kernel.supervisor.status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.01)
-        time.sleep(0.3)  # for its threads
         kernel.idle, kernel.files = {kernel.manager.provisioner.pid}, []
+        kernel.place.until_gone(kernel.idle)
     kernel.send(
         "print('begun', flush=True); torchrun('04_ring_all_reduce', ranks=2)\n"
         "import time; time.sleep(60)"

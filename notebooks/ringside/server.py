@@ -34,7 +34,7 @@ class Server:
         self.folder = tempfile.mkdtemp(prefix="rs-", dir=base)
         self.pid, self.process = os.getpid(), None
         self.log = Path(self.folder, "supervisor.log")
-        self.answers = queue.SimpleQueue()
+        self.answers, self.said = queue.SimpleQueue(), ""
         try:
             with self.log.open("wb") as log:
                 self.process = subprocess.Popen(
@@ -60,6 +60,10 @@ class Server:
         with self.process.stdout as events:
             for line in events:
                 self.answers.put(json.loads(line))
+        self.process.wait()  # it is gone, perhaps without having tidied up
+        with suppress(OSError):
+            self.said = self.log.read_text(errors="replace")[-2000:]
+        shutil.rmtree(self.folder, ignore_errors=True)
         self.answers.put(None)
 
     def _answer(self, seconds: float) -> dict:
@@ -70,10 +74,9 @@ class Server:
             event = None
         if event is None:
             self.answers.put(None)  # nor will there be another one
-            said = self.log.read_text(errors="replace") if self.log.exists() else ""
             self.close(0)
             text = "the process that watches the ranks is gone; run the cell again"
-            raise RuntimeError(f"{text}\n{said[-2000:]}".strip())
+            raise RuntimeError(f"{text}\n{self.said}".strip())
         return event
 
     def ask(self, order: dict, timeout: float) -> Iterator[dict]:
