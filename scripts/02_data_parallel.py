@@ -162,7 +162,8 @@ def tell(traffic, rows, devices):
             kind = "work" if phase in work else "message"
             busy = lane in moving or lane < work.get(phase, 0)
             event = {"step": step, "rank": lane, "lane": lane, "begin": step}
-            event |= {"end": step + 1, "kind": kind, "what": phase}
+            named = kind == "work" or lane == 0  # elsewhere stands how many bytes
+            event |= {"end": step + 1, "kind": kind, "what": phase if named else ""}
             events.append(event if busy else event | {"kind": "wait", "what": "idle"})
             for to in range(devices):
                 if size := traffic[phase, lane, to]:

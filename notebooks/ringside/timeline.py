@@ -104,7 +104,7 @@ def describe(events: list[dict], step: int) -> str:
     corner, sentence = caption(lanes, events, step)
     told = defaultdict(list)
     for event in events:
-        if event.get("step", 0) == step:
+        if event.get("step", 0) == step and event["what"]:
             to = f" to {lanes.names[event['to']]}" if "to" in event else ""
             if lanes.unit:
                 to += f" from {event['begin']:.1f} to {event['end']:.1f} {lanes.unit}"
