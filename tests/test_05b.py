@@ -29,6 +29,21 @@ def test_all_habits_on_more_ranks(ranks):
     assert found["Join: steps"] == own
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_weight_that_one_rank_changed_is_found(ranks):
+    lines = torchrun(HABITS, "--habit", "drift", ranks=ranks, quiet=True).lines[0]
+    last = [ranks - 1] if ranks > 1 else []
+    assert [line.strip() for line in lines[2:-1:3]] == [f"strangers {last}"] * 3
+    weights = [line.split()[1:] for line in lines[1:-1:3]]
+    for *equal, odd in weights:
+        assert {float(odd) + 0.25} >= {float(weight) for weight in equal}
+
+
+def test_unequal_numbers_of_batches_end_badly():
+    with pytest.raises(RankFailed, match=r"rank 0 ended while rank \d still waited"):
+        torchrun(HABITS, "--habit", "uneven", ranks=3, quiet=True)
+
+
 @pytest.mark.parametrize("habit", ["wrap", "no-sync", "unused", "options"])
 def test_one_rank_has_habits_too(habit):
     run = torchrun(HABITS, "--habit", habit, ranks=1, quiet=True)
