@@ -37,12 +37,12 @@ def test_the_committed_table_has_what_the_lesson_promises():
 
 
 def made_up():
-    """Ten rounds of two methods; others used the machine in round 3."""
+    """Ten rounds of two methods; others used the machine in the first six."""
     header = {"methods": ["one process", "DDP"], "samples": {"x": 10}, "ranks": 2}
     header |= {"measured": True, "machine": "m", "torch": "t", "date": "d"}
     events = [
         {"step": step, "rank": 0, "workload": "x", "method": method, "ms": ms}
-        | {"pace": 2.0 if step == 3 else 1.0}
+        | {"pace": 2.0 if step <= 6 else 1.0}
         for step in range(1, 11)
         for method, ms in (("one process", 50.0), ("DDP", 60.0))
     ]

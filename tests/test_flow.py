@@ -1,5 +1,6 @@
 """Tests pictures of ranks that pass numbers on: data in, text out."""
 
+import copy
 import itertools
 import re
 from xml.etree import ElementTree
@@ -42,7 +43,8 @@ def recordings():
 
 def test_a_picture_is_the_same_each_time(recordings):
     for events in recordings.values():
-        assert animate(events) == animate(Recording(events, **events.header))
+        again = Recording(copy.deepcopy([*events]), **events.header)
+        assert animate(events) == animate(again)
         backward = Recording(reversed(events), **events.header)
         assert still(events, 1).svg == still(backward, 1).svg
 
@@ -63,6 +65,7 @@ def test_every_number_is_in_the_picture_and_in_the_words(recordings):
         for step in range(flow.states(events)):
             svg, words = flow.frame(events, step), flow.describe(events, step)
             ElementTree.fromstring(svg)
+            assert words.startswith("after step") == (step > 0)
             for event in (e for e in events if e["step"] == step):
                 for name, cells in event["holds"].items():
                     for value, *_ in cells:
