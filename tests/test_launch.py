@@ -2,6 +2,7 @@
 
 import json
 import linecache
+import math
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ from ringside import failure, launch
 from ringside import server as servers
 from ringside.failure import RankFailed, RankTimeout
 from ringside.launch import torchrun
+from ringside.watch import Watch
 
 ROOT = Path(__file__).parents[1]
 MARK = "RINGSIDE_TEST"  # every process of a test bears it in its environment
@@ -376,6 +378,16 @@ def test_what_the_others_said_is_in_the_log(place):
         assert said in path.read_text()
     assert len(list(path.parent.glob(f"*-{os.getpid()}-*"))) == failure.KEPT
     assert path == max(path.parent.iterdir())
+
+
+def test_a_launcher_that_never_looks_is_not_waited_for_either(tmp_path):
+    """torch's waits half a minute for stubborn ranks if one died before its look."""
+    request = {"folder": tmp_path, "timeout": 60, "ranks": 2}
+    watch = Watch(request, set(), print, lambda: math.inf)
+    (tmp_path / "0.pid").write_text("10")
+    assert watch.last_time() == math.inf
+    (tmp_path / "1.pid").write_text("11")
+    assert watch.last_time() == watch.last_time() < math.inf
 
 
 @pytest.mark.parametrize("stubborn", ["", "stubborn"])

@@ -21,6 +21,7 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self.folder, self.keep, self.tell = Path(request["folder"]), keep, tell
         self.last_look = last_look  # when the launcher last found the ranks well
+        self.ranks, self.all_there = request["ranks"], math.inf
         self.deadline = time.monotonic() + request["timeout"]
         self.over = threading.Event()
         self.passed_on = {}  # bytes of output, by rank
@@ -33,9 +34,18 @@ class Watch(threading.Thread):
             now = time.monotonic()
             if not self.hung and now > self.deadline:
                 self.end_hung()
-            if now > min(self.last_words, self.last_look()) + GRACE:
+            if now > min(self.last_words, self.last_time()) + GRACE:
                 self.swept += (process.pid for process in sweep(self.keep))
         self.pass_on(last=True)
+
+    def last_time(self) -> float:
+        """Return when all was well: before the first look, when all ranks were there."""
+        looked = self.last_look()
+        if looked < math.inf:
+            return looked
+        if self.all_there == math.inf and len(self.notes("pid")) == self.ranks:
+            self.all_there = time.monotonic()
+        return self.all_there
 
     def logs(self, name: str) -> dict[int, Path]:
         """Return where each rank's stdout or stderr goes."""
