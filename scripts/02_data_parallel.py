@@ -29,6 +29,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # here: once there is a group, this would keep it alive
 from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.functional import mse_loss

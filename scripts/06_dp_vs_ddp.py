@@ -31,6 +31,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # here: once there is a group, this would keep it alive
 import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.elastic.multiprocessing import errors

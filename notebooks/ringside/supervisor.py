@@ -45,6 +45,7 @@ from . import rank
 from .watch import GRACE, Watch, sweep
 
 PRELOAD = ["torch.distributed", "torch.distributed.elastic.multiprocessing.api"]
+PRELOAD += ["torch._dynamo"]  # or each rank imports it with its first optimizer or DDP
 
 
 class Loopback(RendezvousHandler):
