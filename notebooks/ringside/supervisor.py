@@ -157,6 +157,9 @@ class Supervisor:
     def serve(self) -> None:
         """Run requests one after another, until the kernel is gone."""
         threading.Thread(target=self.listen, daemon=True).start()
+        first = multiprocessing.get_context("forkserver").Process(target=int)
+        first.start()
+        first.join()  # now all is imported, and no rank's time is spent on it
         self.tell(gpus=torch.cuda.device_count())
         while request := self.requests.get():
             self.tell(end=self.launch(request))
