@@ -115,7 +115,8 @@ def run_case(case, samples, rank, world_size):
     """Read with a real loader, and with a real sampler if the case has one."""
     if case in ("stream", "stream-shared"):
         stream = Stream(samples, rank, world_size, case == "stream-shared")
-        return all_epochs(DataLoader(stream, BATCH, **FORK), None, case)
+        loader = DataLoader(stream, BATCH, persistent_workers=True, **FORK)
+        return all_epochs(loader, None, case)
     if case == "no-sampler":
         torch.manual_seed(0)  # as most scripts do, on every rank
         return all_epochs(DataLoader(range(samples), BATCH, samples > 0), None, case)
@@ -273,7 +274,9 @@ def main():
             print(line)
     total = audit(epochs, args.samples, args.case)
     if rank == 0:
-        print(f"ok: {args.samples} samples, {total} reads an epoch by {world_size} ranks")
+        print(
+            f"ok: {args.samples} samples, {total} reads an epoch by {world_size} ranks"
+        )
 
 
 if __name__ == "__main__":

@@ -214,17 +214,17 @@ def test_a_sample_read_again_or_by_nobody_is_marked():
         [9],
     ]
     assert layout.never == [[]] * 4
-    assert "Sample 10 is read more than once, the others once." in whole(made(), 0)
+    assert "Sample 10 is read more than once, the others once." in grid.describe(
+        made(), 0
+    )
     dropped = made(drop_last=True)
     assert [len(some) for some in Grid(dropped).never] == [3] * 4
-    assert "Samples 6, 7 and 9 are read never" in whole(dropped, 0)
+    assert "Samples 6, 7 and 9 are not read, the others once." in grid.describe(
+        dropped, 0
+    )
     assert "read again" in grid.strip(made())
     assert "read again" not in grid.strip(dropped)
     assert "not read in this epoch" in grid.strip(dropped)
-
-
-def whole(events, step):
-    return grid.describe(events, step)
 
 
 def test_a_moving_grid_is_small_where_it_is_committed():

@@ -10,9 +10,10 @@ from collections import defaultdict
 from .clock import Clock
 from .lattice import CELL, LEFT, PEG, Grid, caption, whole
 from .recording import table
-from .ring import HUES, NEW, WRONG
+from .ring import HALO, HUES, NEW, WRONG
 from .svg import GREY, INK, box, n, svg, text
 
+PALE = "#fbe4e4"
 BOLD, MIDDLE = ' font-weight="600"', ' text-anchor="middle"'
 START, EPOCH, END, FLIGHT, LONGEST = 0.8, 2.2, 2.0, 0.8, 12.0  # seconds
 MOST = 24  # flights, each of a sample for every rank, that one picture has
@@ -54,12 +55,13 @@ def marks(grid: Grid, epoch: int) -> str:
     found, w = "", grid.wide - 3
     if again := grid.again(epoch):
         found += AGAIN.format("".join(box(x, y, w, CELL) for x, y, *_ in again))
+        found += f"<g{HALO}>{numbers(grid, again)}</g>"
     crosses, left_out = "", grid.left_out(epoch)
     for x, y, *_ in left_out:
         crosses += box(x, y, w, CELL) + f"M{n(x)} {n(y + CELL)}l{n(w)} -{CELL}"
     if crosses:
         found += f'<g fill="none">{NEVER.format(crosses)}</g>'
-        found += f'<g fill="{GREY}">{numbers(grid, left_out)}</g>'
+        found += f"<g{HALO}>{numbers(grid, left_out)}</g>"
     if (first := grid.same(epoch)) is not None:
         y = grid.y(epoch)
         found += text(14, y + 29, f"= epoch {first}", 12, f'{BOLD} fill="{WRONG}"')
@@ -81,7 +83,7 @@ def scenery(grid: Grid) -> str:
             frames += box(*grid.home(number), grid.wide - 3, CELL)
     parts.insert(1, f'<path fill="#fff" stroke="#c3cad4" d="{frames}"/>')
     for rank in range(grid.size):
-        x = LEFT + rank * 62
+        x = LEFT + rank * 70
         parts.append(text(x + 20, 54, f"rank {rank}", 12))
         hue, slot = HUES[rank % len(HUES)], 15 / grid.size
         parts.append(f'<path fill="{hue}" opacity=".3" d="{box(x, 42, 15, 10)}"/>')
@@ -112,6 +114,12 @@ def words(grid: Grid, corner: str, sentence: str, more: str = "") -> str:
     return text(14, 28, corner, 17, BOLD + more) + text(
         grid.width / 2, grid.height - 16, sentence, 14, MIDDLE + more
     )
+
+
+def ground(grid: Grid, epoch: int) -> str:
+    """Return what lies under an epoch that repeats the order of another."""
+    d = box(10, grid.y(epoch) - 4, grid.width - 20, grid.tall - 2)
+    return f'<path fill="{PALE}" d="{d}"/>' if grid.same(epoch) is not None else ""
 
 
 def row(grid: Grid, epoch: int) -> str:
@@ -147,7 +155,8 @@ def frame(events: list[dict], step: int) -> str:
         last = len(grid.epochs) - 1
         raise ValueError(f"step is a number from 0 to {last}, not {step}")
     now = box(10, grid.y(step) - 4, grid.width - 20, grid.tall - 2)
-    body = f'<path fill="{NEW}" d="{now}"/>' + scenery(grid)
+    body = f'<path fill="{NEW}" d="{now}"/>'
+    body += "".join(ground(grid, epoch) for epoch in range(step)) + scenery(grid)
     body += readers(grid, step) + deck(grid)
     body += "".join(row(grid, epoch) for epoch in range(step + 1))
     body += words(grid, *caption(grid, step))
@@ -157,7 +166,9 @@ def frame(events: list[dict], step: int) -> str:
 def strip(events: list[dict]) -> str:
     """Return all epochs on one sheet."""
     grid = Grid(events, deck=False)
-    body = scenery(grid) + "".join(row(grid, e) for e in range(len(grid.epochs)))
+    epochs = range(len(grid.epochs))
+    body = "".join(ground(grid, epoch) for epoch in epochs) + scenery(grid)
+    body += "".join(row(grid, epoch) for epoch in epochs)
     body += words(grid, f"{grid.samples} samples, {grid.size} ranks", "")
     return svg(grid.width, grid.height - 20, whole(grid), body)
 
@@ -168,7 +179,7 @@ def animate(events: list[dict]) -> str:
     last = len(grid.epochs)
     each = min(EPOCH, (LONGEST - START - END) / last)
     clock = Clock(START + last * each + END)
-    shared, rows, flights, said = "", "", "", ""
+    under, shared, rows, flights, said = "", "", "", "", ""
     for epoch in range(last):
         begin = START + epoch * each
         until = clock.total if epoch == last - 1 else begin + each
@@ -187,7 +198,8 @@ def animate(events: list[dict]) -> str:
                 flights += flight(grid, cells, clock.flight(away, there))
         seen = clock.during(begin + 0.85 * each, clock.total)
         rows += f"<g{seen}>{marks(grid, epoch)}</g>" if marks(grid, epoch) else ""
-    body = clock.style() + scenery(grid) + shared + deck(grid) + rows
+        under += f"<g{seen}>{ground(grid, epoch)}</g>" if ground(grid, epoch) else ""
+    body = clock.style() + under + scenery(grid) + shared + deck(grid) + rows
     body += (tokens(grid) if flights else "") + flights + said
     return svg(grid.width, grid.height, whole(grid), body)
 

@@ -21,9 +21,9 @@ class Grid:
         self.never = [
             [i for i in range(self.samples) if not times[i]] for times in self.times
         ]
-        self.wide = max(26, 9 * len(str(self.samples)) + 8)
         self.per = max(1, WIDEST // self.size) * self.size
         self.longest = max(len(mine) for row in self.epochs for mine in row)
+        self.wide = 26 if self.longest * self.size > self.per // 2 + self.size else 36
         lines = max(1, -(-self.longest * self.size // self.per))
         self.aside = max(map(len, self.never))
         lines = max(lines, -(-self.aside // ASIDE))
@@ -34,7 +34,7 @@ class Grid:
         self.edge = LEFT + across * self.wide + across // self.size * self.gap
         more = min(self.aside, ASIDE) * self.wide + 34 * (self.aside > 0)
         deck_edge = LEFT + min(self.samples, WIDEST) * self.wide * (self.deck > 0)
-        self.width = max(self.edge + more, deck_edge, 110 + 62 * self.size, 620) + 20
+        self.width = max(self.edge + more, deck_edge, 110 + 70 * self.size, 620) + 20
         self.height = self.top + len(self.epochs) * self.tall + 74
 
     @property
@@ -101,21 +101,21 @@ def caption(grid: Grid, epoch: int) -> tuple[str, str]:
         count = {1: "once", 2: "twice"}.get(max(found), f"{max(found)} times")
         told = f"Every sample is read {count}"
     else:
-        some = [f"{tell(more)} more than once"] if more else []
-        some += [f"{tell(never)} never"] if never else []
-        told = ", and ".join(some) + (", the others once" if 1 in found else "")
+        some = [tell(more, "read more than once")] if more else []
+        some += [tell(never, "not read")] if never else []
+        told = " and ".join(some) + (", the others once" if 1 in found else "")
         told = told[0].upper() + told[1:]
     order = f" · the order of epoch {first}" if first is not None else ""
     return f"epoch {epoch}{order or ' · a new order' * (epoch > 0)}", f"{told}."
 
 
-def tell(numbers: list[int]) -> str:
+def tell(numbers: list[int], what: str) -> str:
     """Return a few samples by number, and many by how many they are."""
     if len(numbers) > 4:
-        return f"{len(numbers)} samples are read"
+        return f"{len(numbers)} samples are {what}"
     *rest, last = map(str, numbers)
-    several = f"samples {', '.join(rest)} and {last} are read"
-    return several if rest else f"sample {last} is read"
+    several = f"samples {', '.join(rest)} and {last} are {what}"
+    return several if rest else f"sample {last} is {what}"
 
 
 def whole(grid: Grid) -> str:
