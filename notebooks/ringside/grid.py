@@ -42,12 +42,16 @@ def shades(grid: Grid, placed: list[tuple]) -> str:
     for x, y, _, ranks in placed:
         for rank in ranks:
             hue, slot = HUES[rank % len(HUES)], w / grid.size
-            pegs[hue] += box(x + rank * slot, y + CELL, slot, PEG)
+            pegs[hue] += f"M{n(x + rank * slot)} {n(y + CELL + PEG / 2)}h{n(slot)}"
             if len(ranks) == 1:
-                tints[hue] += box(x, y, w, CELL)
-    return "".join(
-        f'<path fill="{hue}" opacity=".3" d="{d}"/>' for hue, d in tints.items()
-    ) + "".join(f'<path fill="{hue}" d="{d}"/>' for hue, d in pegs.items())
+                tints[hue] += f"M{n(x)} {n(y + CELL / 2)}h{w}"
+    return thick(tints, CELL, ' opacity=".3"') + thick(pegs, PEG)
+
+
+def thick(lines: dict[str, str], width: int, more: str = "") -> str:
+    """Return lines of one width, by hue: shorter to write than boxes."""
+    found = "".join(f'<path stroke="{hue}" d="{d}"/>' for hue, d in lines.items())
+    return f'<g stroke-width="{width}"{more}>{found}</g>' if found else ""
 
 
 def marks(grid: Grid, epoch: int) -> str:

@@ -97,7 +97,8 @@ class Player(widgets.VBox):
             steps = range(drawing(events).states(events))
             shown = [(events, step) for step in steps]
             labels, name, wide = [str(step) for step in steps], "Step:", "3.2em"
-            moving = image(animate(events))
+            whole = drawing(events) is grid  # where all is seen at once
+            moving = image(grid.strip(events) if whole else animate(events))
         last = len(shown) - 1
         pictures = [image(drawing(e).frame(e, step)) for e, step in shown]
         words = [drawing(e).describe(e, step) for e, step in shown]
