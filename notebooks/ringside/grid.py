@@ -192,7 +192,7 @@ def animate(events: list[dict]) -> str:
         seen = clock.during(begin, until)
         shared += f"<g{seen}>{readers(grid, epoch)}</g>"
         turns = [grid.turn(epoch, k) for k in range(grid.longest)]
-        few = len(turns) * last <= MOST
+        few = len(turns) <= 8 and len(turns) * last <= MOST
         for k, cells in enumerate(turns if few else [sum(turns, [])]):
             away = begin + k * (0.8 - FLIGHT / EPOCH) * each / len(turns)
             there = away + FLIGHT / EPOCH * each
@@ -204,7 +204,9 @@ def animate(events: list[dict]) -> str:
         rows += f"<g{seen}>{marks(grid, epoch)}</g>" if marks(grid, epoch) else ""
         under += f"<g{seen}>{ground(grid, epoch)}</g>" if ground(grid, epoch) else ""
     body = clock.style() + under + scenery(grid) + shared + deck(grid) + rows
-    body += (tokens(grid) if flights else "") + flights + said
+    if flights:
+        body += f'{tokens(grid)}<g font-size="12"{MIDDLE}>{flights}</g>'
+    body += said
     return svg(grid.width, grid.height, whole(grid), body)
 
 
@@ -216,7 +218,7 @@ def tokens(grid: Grid) -> str:
         shape = f'<path stroke="{GREY}" d="{box(x, y, grid.wide - 3, CELL)}"/>'
         name = f'<text x="{n(x + half)}" y="{n(y + 15)}" fill="{INK}">{number}</text>'
         found += f'<g id="t{number}">{shape}{name}</g>'
-    return f'<defs><g font-size="12"{MIDDLE}>{found}</g></defs>'
+    return f"<defs>{found}</defs>"
 
 
 def flight(grid: Grid, cells: list[tuple], name: str) -> str:
@@ -226,8 +228,9 @@ def flight(grid: Grid, cells: list[tuple], name: str) -> str:
         left, top = grid.home(number)
         way = f"--x:{n(x - left)}px;--y:{n(y - top)}px"
         pale = paler(HUES[rank % len(HUES)])
-        found += f'<use href="#t{number}" fill="{pale}" style="{way}"/>'
-    return found.replace("<use ", f'<use class="{name}" ')
+        how = f'class="{name}" fill="{pale}" style="{way}"'
+        found += f'<use href="#t{number}" {how}/>'
+    return found
 
 
 def paler(hue: str) -> str:

@@ -101,15 +101,15 @@ def caption(grid: Grid, epoch: int) -> tuple[str, str]:
         count = {1: "once", 2: "twice"}.get(max(found), f"{max(found)} times")
         told = f"Every sample is read {count}"
     else:
-        some = [tell(more, "read more than once")] if more else []
-        some += [tell(never, "not read")] if never else []
+        some = [some_are(more, "read more than once")] if more else []
+        some += [some_are(never, "not read")] if never else []
         told = " and ".join(some) + (", the others once" if 1 in found else "")
         told = told[0].upper() + told[1:]
     order = f" · the order of epoch {first}" if first is not None else ""
     return f"epoch {epoch}{order or ' · a new order' * (epoch > 0)}", f"{told}."
 
 
-def tell(numbers: list[int], what: str) -> str:
+def some_are(numbers: list[int], what: str) -> str:
     """Return a few samples by number, and many by how many they are."""
     if len(numbers) > 4:
         return f"{len(numbers)} samples are {what}"
