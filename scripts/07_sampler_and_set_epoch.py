@@ -39,7 +39,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 EPOCHS, BATCH, WORKERS = 4, 2, 2  # a batch and the workers are those of one rank
 MOST = 40  # samples that a picture has room for
-FORK = {"num_workers": WORKERS, "multiprocessing_context": "fork"}
+FORK = {"num_workers": WORKERS, "multiprocessing_context": "fork"}  # no GPU yet
 CASES = ["right", "drop-last", "in-order", "workers", "stream-shared", "forgotten"]
 CASES += ["late", "no-sampler", "own-seeds", "stream"]
 
@@ -144,6 +144,9 @@ def ask_workers(samples, rank, world_size):
         lines.append(f"{name:17}{own:31}{shared}")
         if epochs != [deal(samples, rank, world_size, e) for e in range(EPOCHS)]:
             raise ValueError(f"workers, {name}: the sampler's epoch did not arrive")
+        told = " ".join(map(str, range(EPOCHS)))
+        if samples and (own == told, shared == told) != (not keep, True):
+            raise ValueError(f"workers, {name}: they know {own}, and {shared}")
         del loader  # ends its workers
     return epochs, lines
 
