@@ -68,7 +68,7 @@ def mysteries(forgotten: str, late: str, no_sampler: str) -> None:
         say('each answer is one of "a" to "f"', "")
         return
     looks = {
-        "a": "a leaves samples out, but others in each epoch: that is drop_last",
+        "a": "a leaves samples out, drawn anew in each epoch: that is drop_last",
         "b": "in b, only epoch 1 has the order of epoch 0, and then there are new ones",
         "c": "c has a new order in each epoch: another seed, and all is well",
         "d": "in d, every rank reads all samples, in an order of its own",
@@ -155,9 +155,7 @@ def slip(answer: list[int], right: list[int], case: tuple) -> str:
     if world_size > 1 and length > 1 and sorted(answer) == list(range(length)):
         return "this rank reads all samples; it should take every world_size-th"
     if answer == everything[rank::world_size]:
-        return (
-            f"{len(answer)} samples, and others have one more: start over until equal"
-        )
+        return f"{answer}, and others have one more: start over until all are equal"
     if answer == padded[rank * len(right) : (rank + 1) * len(right)]:
         return "that is a block; take every world_size-th, from rank on"
     if answer == wanted(length, rank, world_size, seed, epoch, shuffle=False):
