@@ -181,9 +181,10 @@ def audit_counts(epoch, shares, samples, total):
 
 def audit_orders(epochs, orders):
     """Raise ValueError unless each epoch has the order that is its own."""
-    found = [whose_order(in_turn(mine), orders, e) for e, mine in enumerate(epochs)]
+    rows = [in_turn(shares) for shares in epochs]
+    found = [whose_order(row, orders, epoch) for epoch, row in enumerate(rows)]
     wrong = [epoch for epoch, other in enumerate(found) if other != epoch]
-    if wrong and set(found) == {0}:
+    if wrong and rows == rows[:1] * len(rows):
         raise ValueError("every epoch has the order of epoch 0: who calls set_epoch?")
     if wrong:
         says = f"epoch {wrong[0]} has the order of epoch {found[wrong[0]]}"
@@ -205,8 +206,7 @@ def audit(epochs, samples, case):
 
 
 def lines_of(epochs, samples):
-    """Return a line for each epoch: who reads what, what comes twice, what never."""
-    lines = []
+    """Give a line for each epoch: who reads what, how many come twice, or never."""
     for epoch, shares in enumerate(epochs):
         dealt = " |".join("".join(f"{n:3}" for n in mine) for mine in shares)
         if samples > MOST:
@@ -214,10 +214,9 @@ def lines_of(epochs, samples):
         times = Counter(chain(*shares))
         more = sum(times[n] > 1 for n in range(samples))
         never = sum(times[n] == 0 for n in range(samples))
-        line = f"epoch {epoch}:{dealt}"
-        line += f"   {more} more than once" if more else ""
-        lines.append(line + (f"   {never} never" if never else ""))
-    return lines
+        said = f"   {more} more than once" if more else ""
+        said += f"   {never} never" if never else ""
+        yield f"epoch {epoch}:{dealt}{said}"
 
 
 def save_recording(path, header, events):

@@ -98,6 +98,20 @@ def test_a_broken_case_gets_the_name_of_its_mistake(case, says):
     assert len(caught.value.run.recording) == 16, "it is recorded all the same"
 
 
+@pytest.mark.parametrize("samples", [2, 3, 11])
+def test_forgotten_and_late_are_told_apart(script, samples):
+    """Even where two samples have no more than two orders."""
+    orders = [script.deal(samples, 0, 1, epoch) for epoch in range(4)]
+    dealt = [
+        [script.deal(samples, r, 3, epoch) for r in range(3)] for epoch in range(4)
+    ]
+    assert script.audit(dealt, samples, "right") == -(-samples // 3) * 3
+    with pytest.raises(ValueError, match="every epoch has the order of epoch 0"):
+        script.audit_orders([dealt[0]] * 4, orders)
+    with pytest.raises(ValueError, match="has the order of epoch .: set_epoch comes"):
+        script.audit_orders([dealt[0], *dealt[:3]], orders)
+
+
 @pytest.mark.parametrize("case", ["drop-last", "in-order", "stream-shared"])
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_sound_case_ends_with_ok(case, ranks):
