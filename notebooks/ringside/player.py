@@ -10,7 +10,7 @@ from html import escape
 
 import ipywidgets as widgets
 
-from . import flow, motion, race, ring, timeline
+from . import flow, grid, motion, race, ring, timeline
 from .lanes import length
 from .recording import Recording
 
@@ -50,6 +50,7 @@ class Picture:
 def drawing(events: list[dict]):
     """Return the module that draws such events, as their header says."""
     kinds = {"ring": ring, "flow": flow, "timeline": timeline, "race": race}
+    kinds |= {"grid": grid}
     return kinds[getattr(events, "header", {}).get("picture", "ring")]
 
 
@@ -81,20 +82,23 @@ def alike(recordings: dict[str, list[dict]]) -> dict[str, list[dict]]:
 class Player(widgets.VBox):
     """Plays a recording: buttons, a slider and the arrow keys choose the step.
 
-    Given several timelines by label, they choose among those. The parts are joined in
-    the browser, so they work without a kernel too.
+    Given several recordings by label, they choose among those, each seen to its end.
+    The parts are joined in the browser, so they work without a kernel too.
     """
 
     def __init__(self, events: list[dict] | dict[str, list[dict]]):
         if isinstance(events, dict):
-            shown = [(each, 0) for each in alike(events).values()]
+            timed = drawing(next(iter(events.values()))) is timeline
+            several = (alike(events) if timed else events).values()
+            shown = [(each, drawing(each).states(each) - 1) for each in several]
             labels, name, wide = list(events), "Which:", "8em"
-            moving = image(timeline.frame(*shown[-1]))
+            moving = image(drawing(shown[-1][0]).frame(*shown[-1]))
         else:
             steps = range(drawing(events).states(events))
             shown = [(events, step) for step in steps]
             labels, name, wide = [str(step) for step in steps], "Step:", "3.2em"
-            moving = image(animate(events))
+            whole = drawing(events) is grid  # where all is seen at once
+            moving = image(grid.strip(events) if whole else animate(events))
         last = len(shown) - 1
         pictures = [image(drawing(e).frame(e, step)) for e, step in shown]
         words = [drawing(e).describe(e, step) for e, step in shown]

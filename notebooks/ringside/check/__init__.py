@@ -5,5 +5,6 @@ from .gradients import bucket_plan, fixed_hook, launch_order
 from .habits import accumulation, rank_three
 from .race import flaws, kept, step_time
 from .ring import five_ranks, ring_broadcast, uneven_chunks
+from .sampler import my_share, mysteries, mystery, padded
 from .split import step, two_means, weigh
 from .start import gpus, rank_9

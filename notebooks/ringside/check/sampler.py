@@ -1,0 +1,173 @@
+"""Checks the answers of lesson 07."""
+
+from collections.abc import Callable
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+from ..recording import Recording
+from .say import TODO, say, untouched
+
+SAMPLES, RANKS, EPOCHS = 11, 4, 4
+RUNS = {  # how each of the runs to look at was made: options, and what is wrong
+    "a": ({"drop_last": True}, None),
+    "b": ({"seed": 3}, "late"),
+    "c": ({"seed": 5}, "forgotten"),
+    "d": ({}, "no sampler"),
+    "e": ({"shuffle": False}, None),
+    "f": ({"seed": 7}, None),
+}
+ORDER = [6, 2, 9, 0, 4, 1, 8, 7, 3, 5]  # of ten samples, for four ranks
+CASES = [
+    (length, rank, world_size, seed, epoch)
+    for length in (12, 11, 0, 1, 3, 6, 40)
+    for world_size in (4, 1, 3, 8)
+    for seed, epoch in ((0, 0), (0, 1), (2, 0), (5, 3))
+    for rank in range(world_size)
+]
+
+
+def mystery(name: str) -> Recording:
+    """Return one of six runs, "a" to "f", read with real loaders and samplers."""
+    if name not in RUNS:
+        raise ValueError(f"there are the runs a, b, c, d, e and f, not {name!r}")
+    events = []
+    for rank in range(RANKS):
+        for epoch, mine in enumerate(run(rank, *RUNS[name])):
+            events.append({"step": epoch, "rank": rank, "samples": mine})
+    return Recording(events, picture="grid", ranks=RANKS, samples=SAMPLES)
+
+
+def run(rank: int, options: dict, fault: str | None) -> list[list[int]]:
+    """Return what one rank reads in each epoch."""
+    data, how = range(SAMPLES), {"shuffle": True}
+    if fault == "no sampler":  # each rank draws on its own
+        how["generator"] = torch.Generator().manual_seed(rank)
+    else:
+        sampler = DistributedSampler(data, RANKS, rank, **options)
+        how = {"sampler": sampler}
+    loader, epochs = DataLoader(data, batch_size=1, **how), []
+    for epoch in range(EPOCHS):
+        if fault is None:
+            sampler.set_epoch(epoch)
+        epochs.append([])
+        for batch in loader:
+            if fault == "late":
+                sampler.set_epoch(epoch)
+            epochs[-1] += batch.tolist()
+    return epochs
+
+
+def mysteries(forgotten: str, late: str, no_sampler: str) -> None:
+    """Check which of the six runs have which of three mistakes."""
+    answers = {"forgotten": forgotten, "late": late, "no_sampler": no_sampler}
+    if ... in answers.values():
+        say(TODO, "")
+        return
+    if not all(isinstance(a, str) and a in RUNS for a in answers.values()):
+        say('each answer is one of "a" to "f"', "")
+        return
+    looks = {
+        "a": "a leaves samples out, drawn anew in each epoch: that is drop_last",
+        "b": "in b, only epoch 1 has the order of epoch 0, and then there are new ones",
+        "c": "all rows of c are equal, and shuffled",
+        "d": "in d, every rank reads all samples, in an order of its own",
+        "e": "e repeats 0 1 2 3 ...: nobody shuffles there, so set_epoch has no say",
+        "f": "f has a new order in each epoch: another seed, and all is well",
+    }
+    right = {"forgotten": "c", "late": "b", "no_sampler": "d"}
+    wrong = [name for name in right if answers[name] != right[name]]
+    mistake = looks[answers[wrong[0]]] if wrong else None
+    if mistake:
+        mistake = f"{wrong[0]} is not {answers[wrong[0]]}: {mistake}"
+    say(mistake, "c repeats one order, b is an epoch late, d shares nothing out")
+
+
+def padded(twice: list[int], left_out: list[int]) -> None:
+    """Check which of ten samples four ranks read twice, or leave out with drop_last."""
+    if ... in (twice, left_out):
+        say(TODO, "")
+        return
+    try:
+        twice, left_out = [int(i) for i in twice], [int(i) for i in left_out]
+    except (TypeError, ValueError):
+        say("each answer is a list of samples, such as twice=[1, 2, 3]", "")
+        return
+    mistake = None
+    if sorted(twice) == [3, 5]:
+        mistake = "3 and 5 come last: the order starts over from its beginning"
+    elif sorted(twice) == [0, 1]:
+        mistake = "0 and 1 are the first two places, but which samples stand there?"
+    elif len(twice) != 2:
+        mistake = f"10 samples become 12, so 2 come twice, not {len(twice)}"
+    elif sorted(twice) != [2, 6]:
+        mistake = f"{twice} are not those that the order starts with"
+    elif sorted(left_out) == [2, 6]:
+        mistake = "drop_last cuts the end of the order, not its beginning"
+    elif sorted(left_out) == [8, 9]:
+        mistake = "8 and 9 are the last of the data set: cut the end of the order"
+    elif len(left_out) != 2:
+        mistake = f"8 of 10 samples can be shared, so 2 are cut, not {len(left_out)}"
+    elif sorted(left_out) != [3, 5]:
+        mistake = f"{left_out} are not those that the order ends with"
+    say(mistake, "6 and 2 come twice; with drop_last, 3 and 5 are left out")
+
+
+def my_share(function: Callable) -> None:
+    """Check my_share(length, rank, world_size, seed, epoch) against torch's sampler."""
+    say(my_share_mistake(function), f"what torch's sampler gives, {len(CASES)} times")
+
+
+def wanted(length, rank, world_size, seed, epoch, **more) -> list[int]:
+    """Return what torch's sampler gives to a rank."""
+    found = DistributedSampler(range(length), world_size, rank, seed=seed, **more)
+    found.set_epoch(epoch)
+    return list(found)
+
+
+def my_share_mistake(function: Callable) -> str | None:
+    """Return what is wrong with a sampler, or None."""
+    if untouched(function):
+        return TODO
+    for case in CASES:
+        length, rank, world_size, seed, epoch = case
+        where = (
+            f"{length} samples, rank {rank} of {world_size}, seed {seed}, epoch {epoch}"
+        )
+        try:
+            answer = function(*case)
+            if answer is None:
+                return f"{where}: it returned None"
+            answer = [int(number) for number in answer]
+        except Exception as error:  # noqa: BLE001 it is the learner's
+            return f"{where}: it raised {type(error).__name__}: {error}"
+        right = wanted(*case)
+        if answer != right:
+            return f"{where}: {slip(answer, right, case)}"
+    return None
+
+
+def slip(answer: list[int], right: list[int], case: tuple) -> str:
+    """Return the name of the mistake that leads to such an answer, if it has one."""
+    length, rank, world_size, seed, epoch = case
+    everything = wanted(length, 0, 1, seed, epoch)
+    padded = (everything * world_size)[: len(right) * world_size]
+    if world_size > 1 and length > 1 and sorted(answer) == list(range(length)):
+        return "this rank reads all samples; it should take every world_size-th"
+    if answer == everything[rank::world_size]:
+        return f"{answer}, and others have one more: start over until all are equal"
+    if answer == padded[rank * len(right) : (rank + 1) * len(right)]:
+        return "that is a block; take every world_size-th, from rank on"
+    if answer == wanted(length, rank, world_size, seed, epoch, shuffle=False):
+        return "nobody has shuffled"
+    if answer == wanted(length, rank, world_size, seed, epoch, drop_last=True):
+        return "the end of the order is cut; start over from its beginning instead"
+    if answer == wanted(length, rank, world_size, seed + rank, epoch):
+        return "each rank shuffles with a seed of its own, so some samples are nobody's"
+    if answer == wanted(length, rank, world_size, seed, 0):
+        return "that is the order of epoch 0: the generator starts from seed + epoch"
+    if answer == wanted(length, rank, world_size, 0, epoch):
+        return "that is the order of seed 0: the generator starts from seed + epoch"
+    if len(answer) == len(right) and answer[:-1] == right[:-1]:
+        return f"it ends with {answer[-1]}, not {right[-1]}: the order starts over"
+    return f"{answer}, not {right}"

@@ -1,0 +1,361 @@
+"""Tests lesson 07: the sampler rebuilt, the script's audit, the grid, the checkers."""
+
+import importlib.util
+import itertools
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+import psutil
+import pytest
+import torch
+from ringside import Player, RankFailed, Recording, check, film, grid, still, torchrun
+from ringside.lattice import Grid
+from ringside.player import animate
+from torch.utils.data import DataLoader, DistributedSampler
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = "07_sampler_and_set_epoch"
+BROKEN = {
+    "forgotten": "every epoch has the order of epoch 0: who calls set_epoch?",
+    "late": "epoch 1 has the order of epoch 0: set_epoch comes too late",
+    "no-sampler": "epoch 0: each sample is read 4 times: who shares them out?",
+    "own-seeds": "epoch 0: 4 samples are read more than once, 6 never: one seed for all?",
+    "stream": "epoch 0: each sample is read 8 times: who shares them out?",
+}
+
+
+@pytest.fixture(scope="module")
+def script():
+    """The script, imported: its functions need no rank."""
+    path = ROOT / "scripts" / f"{SCRIPT}.py"
+    spec = importlib.util.spec_from_file_location("sampler_script", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_sampler_rebuilt_is_torch_s_own(script):
+    """For every length, number of ranks and option, and some seeds and epochs."""
+    options = itertools.product((False, True), (False, True), ((0, 0), (0, 3), (7, 1)))
+    for shuffle, drop_last, (seed, epoch) in options:
+        for length, ranks in itertools.product(range(41), range(1, 9)):
+            for rank in range(ranks):
+                how = {"shuffle": shuffle, "seed": seed, "drop_last": drop_last}
+                sampler = DistributedSampler(range(length), ranks, rank, **how)
+                sampler.set_epoch(epoch)
+                mine = script.deal(length, rank, ranks, epoch, **how)
+                assert mine == list(sampler), (length, ranks, rank, epoch, how)
+
+
+def test_streams_are_shared_by_all_workers_of_all_ranks(script):
+    for ranks, workers, length in itertools.product(
+        (1, 2, 3, 5), (1, 2, 4), (0, 7, 40)
+    ):
+        shares = [
+            [
+                n
+                for w in range(workers)
+                for n in script.places(length, r, ranks, w, workers)
+            ]
+            for r in range(ranks)
+        ]
+        assert sorted(itertools.chain(*shares)) == list(range(length))
+        sizes = [len(mine) for mine in shares]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def shares(run, epoch):
+    return [e["samples"] for e in run.recording if e["step"] == epoch]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "samples"), [(5, 11), (8, 20), (8, 3), (4, 0), (1, 5), (3, 40)]
+)
+def test_any_ranks_and_samples(ranks, samples):
+    """Each sample is read, and none more than once more than another."""
+    how = {"ranks": ranks, "record": True, "quiet": True}
+    run = torchrun(SCRIPT, "--samples", samples, **how)
+    reads = -(-samples // ranks) * ranks
+    assert run.lines[0][-1] == (
+        f"ok: {samples} samples, {reads} reads an epoch by {ranks} ranks"
+    )
+    for epoch in range(4):
+        times = Counter(itertools.chain(*shares(run, epoch)))
+        assert sorted(times) == list(range(samples))
+        assert sum(times.values()) == reads
+        assert max(times.values(), default=0) - min(times.values(), default=0) <= 1
+
+
+@pytest.mark.parametrize(("case", "says"), BROKEN.items())
+def test_a_broken_case_gets_the_name_of_its_mistake(case, says):
+    with pytest.raises(RankFailed, match="exit code 1|raised ValueError") as caught:
+        torchrun(SCRIPT, "--case", case, ranks=4, record=True, quiet=True)
+    assert str(caught.value).endswith(says)
+    assert len(caught.value.run.recording) == 16, "it is recorded all the same"
+
+
+@pytest.mark.parametrize("samples", [2, 3, 11])
+def test_forgotten_and_late_are_told_apart(script, samples):
+    """Even where two samples have no more than two orders."""
+    orders = [script.deal(samples, 0, 1, epoch) for epoch in range(4)]
+    dealt = [
+        [script.deal(samples, r, 3, epoch) for r in range(3)] for epoch in range(4)
+    ]
+    assert script.audit(dealt, samples, "right") == -(-samples // 3) * 3
+    with pytest.raises(ValueError, match="every epoch has the order of epoch 0"):
+        script.audit_orders([dealt[0]] * 4, orders)
+    with pytest.raises(ValueError, match="has the order of epoch .: set_epoch comes"):
+        script.audit_orders([dealt[0], *dealt[:3]], orders)
+
+
+@pytest.mark.parametrize("case", ["drop-last", "in-order", "stream-shared"])
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_sound_case_ends_with_ok(case, ranks):
+    how = {"ranks": ranks, "record": True, "quiet": True}
+    run = torchrun(SCRIPT, "--case", case, **how)
+    assert run.lines[0][-1].startswith("ok")
+    reads = {("drop-last", 4): 8, ("stream-shared", 4): 11}.get((case, ranks), 12)
+    assert sum(map(len, shares(run, 0))) == (reads if ranks == 4 else 11)
+
+
+def test_one_rank_needs_no_sampler_and_no_seed():
+    for case in ("no-sampler", "own-seeds"):
+        run = torchrun(SCRIPT, "--case", case, ranks=1, quiet=True)
+        assert run.lines[0][-1].startswith("ok: 11 samples, 11 reads")
+
+
+def test_workers_hear_of_the_epoch_as_the_lesson_says():
+    """And when they have ended, nothing is left of them."""
+    torchrun(SCRIPT, "--samples", 0, ranks=2, quiet=True)  # the server is there now
+    before = len(psutil.Process().children(recursive=True))
+    run = torchrun(SCRIPT, "--case", "workers", ranks=2, record=True, quiet=True)
+    assert len(psutil.Process().children(recursive=True)) <= before
+    new, kept = (line.split()[-8:] for line in run.lines[0][1:3])
+    assert new == ["0", "1", "2", "3"] * 2
+    assert kept == ["0"] * 4 + ["0", "1", "2", "3"]
+    assert list(run.recording) == sorted(made(2), key=lambda e: (e["step"], e["rank"]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--samples", "-1"], "--samples must be 0 or more, not -1"),
+        (["--samples", "many"], "invalid int value: 'many'"),
+        (["--case", "lucky"], "invalid choice: 'lucky'"),
+        (["--epochs", "3"], "unrecognized arguments: --epochs 3"),
+        (
+            ["--samples", "41", "--record", "x"],
+            "--record draws up to 40 samples, not 41",
+        ),
+        (["--record", "no/such/folder/x.jsonl"], "there is no folder no/such/folder"),
+    ],
+)
+def test_a_wrong_argument_gets_one_line(arguments, says):
+    with pytest.raises(RankFailed, match="exit code 2") as caught:
+        torchrun(SCRIPT, *arguments, ranks=2, quiet=True)
+    assert says in str(caught.value)
+    assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
+
+
+def made(ranks=4, samples=11, called=True, **options) -> Recording:
+    """Return what real samplers give to each rank, in four epochs."""
+    events = []
+    for rank in range(ranks):
+        sampler = DistributedSampler(range(samples), ranks, rank, **options)
+        for epoch in range(4):
+            sampler.set_epoch(epoch * called)
+            events.append({"step": epoch, "rank": rank, "samples": list(sampler)})
+    return Recording(events, picture="grid", ranks=ranks, samples=samples)
+
+
+SHAPES = [(1, 5), (2, 9), (4, 11), (8, 20), (8, 3), (4, 0), (3, 40), (12, 30)]
+
+
+@pytest.mark.parametrize(("ranks", "samples"), SHAPES)
+def test_a_grid_holds_every_read_and_is_pure(ranks, samples):
+    events = made(ranks, samples)
+    for step in range(grid.states(events)):
+        svg, words = grid.frame(events, step), grid.describe(events, step)
+        ElementTree.fromstring(svg)
+        assert svg == grid.frame(Recording(reversed(events), **events.header), step)
+        for rank in range(ranks):
+            mine = next(
+                e["samples"] for e in events if (e["step"], e["rank"]) == (step, rank)
+            )
+            assert f"rank {rank}: {' '.join(map(str, mine))}" in words
+        reads = sum(len(e["samples"]) for e in events if e["step"] <= step)
+        over = sum(len(Grid(events).again(epoch)) for epoch in range(step + 1))
+        assert len(re.findall(r">\d+</text>", svg)) == samples + reads + over
+    for svg in (grid.strip(events), animate(events)):
+        ElementTree.fromstring(svg)
+    assert animate(events) == animate(made(ranks, samples))
+
+
+@pytest.mark.parametrize(("ranks", "samples"), SHAPES)
+def test_no_two_cells_of_a_grid_overlap(ranks, samples):
+    layout = Grid(made(ranks, samples, drop_last=samples > 20))
+    placed = [(*layout.home(i), i, []) for i in range(layout.samples)]
+    for epoch in range(4):
+        for k in range(layout.longest):
+            placed += layout.turn(epoch, k)
+        placed += layout.left_out(epoch)
+    for (x, y, *_), (u, v, *_) in itertools.combinations(placed, 2):
+        assert abs(x - u) >= layout.wide - 0.01 or abs(y - v) >= 29
+    assert all(0 < x < layout.width - layout.wide for x, *_ in placed)
+    assert all(60 < y < layout.height - 60 for _, y, *_ in placed)
+
+
+def test_a_forgotten_set_epoch_is_seen():
+    right, wrong = grid.strip(made()), grid.strip(made(called=False))
+    assert wrong.count(">= epoch 0</text>") == 3
+    assert ">= epoch" not in right
+    assert "epoch 2 · the order of epoch 0" in grid.describe(made(called=False), 2)
+    assert "epoch 2 · a new order" in grid.describe(made(), 2)
+
+
+def test_a_sample_read_again_or_by_nobody_is_marked():
+    layout = Grid(made())
+    assert [[cell[2] for cell in layout.again(e)] for e in range(4)] == [
+        [10],
+        [0],
+        [3],
+        [9],
+    ]
+    assert layout.never == [[]] * 4
+    assert "Sample 10 is read more than once, the others once." in grid.describe(
+        made(), 0
+    )
+    dropped = made(drop_last=True)
+    assert [len(some) for some in Grid(dropped).never] == [3] * 4
+    assert "Samples 6, 7 and 9 are not read, the others once." in grid.describe(
+        dropped, 0
+    )
+    assert "read again" in grid.strip(made())
+    assert "read again" not in grid.strip(dropped)
+    assert "not read in this epoch" in grid.strip(dropped)
+
+
+def test_a_moving_grid_is_small_where_it_is_committed():
+    svg = animate(made())
+    assert len(svg) < 30_000
+    assert svg.count("<use ") == 4 * 12, "every read flies"
+    assert "prefers-reduced-motion" in svg
+    assert "<use " not in animate(made(4, 40)), "too many to follow"
+
+
+def test_a_player_shows_grids_by_epoch_and_by_name():
+    assert repr(Player(made())) == "Player: 4 states"
+    assert repr(Player({"a": made(), "b": made(seed=1)})) == "Player: 2 states"
+    assert "epoch 3" in still(made(), 3).svg
+    assert "11 samples, 4 ranks" in film(made()).svg
+    with pytest.raises(ValueError, match="step is a number from 0 to 3, not 4"):
+        still(made(), 4)
+
+
+def test_the_six_runs_are_what_they_are_said_to_be():
+    runs = {name: Grid(check.mystery(name)) for name in "abcdef"}
+    same = {name: [run.same(e) for e in range(4)] for name, run in runs.items()}
+    assert same["e"] == same["c"] == [None, 0, 0, 0]
+    assert same["b"] == [None, 0, None, None]
+    assert same["a"] == same["f"] == same["d"] == [None] * 4
+    assert runs["e"].epochs[0][0] == [0, 4, 8]
+    assert {*runs["d"].times[0].values()} == {4}
+    assert [len(run.never[0]) for run in runs.values()] == [3, 0, 0, 0, 0, 0]
+    with pytest.raises(ValueError, match="not 'g'"):
+        check.mystery("g")
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        (("c", ..., "d"), "your turn"),
+        (("c", 2, "d"), 'one of "a" to "f"'),
+        (("e", "b", "d"), "nobody shuffles there"),
+        (("b", "c", "d"), "only epoch 1 has the order of epoch 0"),
+        (("c", "f", "d"), "another seed, and all is well"),
+        (("c", "b", "a"), "that is drop_last"),
+        (("c", "c", "d"), "all rows of c are equal"),
+        (("c", "b", "d"), "right: "),
+    ],
+)
+def test_mysteries(answers, says, capsys):
+    check.mysteries(*answers)
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("twice", "left_out", "says"),
+    [
+        (..., [3, 5], "your turn"),
+        (6, [3, 5], "each answer is a list"),
+        ([3, 5], [3, 5], "starts over from its beginning"),
+        ([0, 1], [3, 5], "which samples stand there"),
+        ([6], [3, 5], "so 2 come twice, not 1"),
+        ([6, 9], [3, 5], "the order starts with"),
+        ([6, 2], [2, 6], "cuts the end"),
+        ([6, 2], [8, 9], "the last of the data set"),
+        ([6, 2], [], "so 2 are cut, not 0"),
+        ([6, 2], [7, 3], "the order ends with"),
+        ((2, 6), {5, 3}, "right: "),
+    ],
+)
+def test_padded(twice, left_out, says, capsys):
+    check.padded(twice, left_out)
+    assert says in capsys.readouterr().out
+
+
+def order(length, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(length, generator=generator).tolist()
+
+
+def full(length, world_size, seed):
+    total = -(-length // world_size) * world_size
+    return (order(length, seed) * world_size)[:total]
+
+
+def last_again(n, r, w, s, e):
+    found = order(n, s + e)
+    return (found + found[::-1][: -n % w])[r::w]
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda *case: None, "your turn"),
+        (lambda *case: print(end=""), "it returned None"),
+        (lambda *case: 1 / 0, "ZeroDivisionError"),
+        (lambda n, r, w, s, e: order(n, s + e), "this rank reads all samples"),
+        (lambda n, r, w, s, e: order(n, s + e)[r::w], "others have one more"),
+        (
+            lambda n, r, w, s, e: full(n, w, s + e)[
+                r * -(-n // w) : (r + 1) * -(-n // w)
+            ],
+            "that is a block",
+        ),
+        (lambda n, r, w, s, e: full(n, w, s + e + r)[r::w], "a seed of its own"),
+        (lambda n, r, w, s, e: full(n, w, s)[r::w], "the order of epoch 0"),
+        (lambda n, r, w, s, e: full(n, w, e)[r::w], "the order of seed 0"),
+        (lambda n, r, w, s, e: list(range(n))[r::w], "nobody has shuffled"),
+        (
+            lambda n, r, w, s, e: order(n, s + e)[: n // w * w][r::w],
+            "the end of the order is cut",
+        ),
+        (last_again, "the order starts over"),
+        (lambda n, r, w, s, e: full(n, w, s + e)[r::w], "right: "),
+        (
+            lambda n, r, w, s, e: (
+                DataLoader(torch.tensor(full(n, w, s + e)[r::w])).dataset
+            ),
+            "right: ",
+        ),
+        (None, "TypeError"),
+    ],
+)
+def test_my_share(function, says, capsys):
+    check.my_share(function)
+    assert says in capsys.readouterr().out
