@@ -119,6 +119,7 @@ class Supervisor:
         rendezvous_handler_registry.register("loopback", Loopback)
         multiprocessing.set_forkserver_preload([*PRELOAD, rank.__name__])
         self.born = os.environ | {"RINGSIDE_SUPERVISOR": str(os.getpid())}
+        self.born["TMPDIR"] = workdir  # torch._dynamo leaves a folder there
         self.start_fork_server()
 
     def start_fork_server(self) -> None:
