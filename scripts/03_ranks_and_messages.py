@@ -332,11 +332,13 @@ def rank_0_only(rank, size):
 
 
 def own_group(rank, size):
-    """Broken: each rank makes its own group, and not the other one."""
-    group = dist.new_group(list(range(size))[rank % 2 :: 2])
+    """Broken: each rank makes its own group only, and two of them come late."""
+    time.sleep(rank % 4 in (1, 2))
+    team = list(range(size))[rank % 2 :: 2]
     own = labelled(rank + 1)
-    dist.all_reduce(own, group=group)
-    sys.stdout.write(f"adds up ranks {unlabelled(own)[1:]}\n")
+    dist.all_reduce(own, group=dist.new_group(team))
+    found = unlabelled(own)[1:]
+    must(found == team, f"rank {rank} of the group {team} added up ranks {found}")
 
 
 def spelled(numbers):
@@ -417,7 +419,7 @@ def main():
         lines += EXPERIMENTS[args.show](rank, world_size)
     elif args.show in BROKEN:
         BROKEN[args.show](rank, world_size)
-        dist.barrier()
+        dist.barrier()  # the next call of those who came through
         must(world_size == 1, f"{args.show} did not fail on {world_size} ranks")
     else:
         for name in [args.show] if args.show else COLLECTIVES:

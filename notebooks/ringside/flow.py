@@ -17,7 +17,9 @@ BOLD = ' font-weight="600"'
 HEAD = '<path d="M0 0l-9 -4.5v9z" transform="translate({} {}) rotate({})"/>'
 
 
-def cells(board: Board, x: float, y: float, w: float, held: list[list]) -> str:
+def cells(
+    board: Board, x: float, y: float, w: float, held: list[list], framed: bool = True
+) -> str:
     """Return numbers in a row, each over the stripes of the ranks in it."""
     frames, numbers, bands, tints = "", "", defaultdict(str), defaultdict(str)
     slot = (w - 3) / max(board.size, 1)
@@ -31,7 +33,7 @@ def cells(board: Board, x: float, y: float, w: float, held: list[list]) -> str:
             hue = HUES[rank % len(HUES)]
             bands[hue] += box(left + rank * slot, y + CELL, slot, BAND)
     return (
-        f'<path fill="#fff" stroke="#c3cad4" d="{frames}"/>'
+        f'<path fill="#fff" stroke="#c3cad4" d="{frames}"/>' * framed
         + "".join(
             f'<path fill="{hue}" opacity=".25" d="{d}"/>' for hue, d in tints.items()
         )
@@ -108,16 +110,18 @@ def token(board: Board, step: int, send: tuple, part: float, style: str = "") ->
     x0, y0, x1, y1 = board.path(a, b)
     x, y = x0 + part * (x1 - x0), y0 + part * (y1 - y0)
     held = given[0] if given else board.rows[step][b]["holds"].get(name) or [["?"]]
-    return f"<g{style}>{parcel(board, x, y, held)}</g>"
+    return f"<g{style}>{parcel(board, x, y, held, not given)}</g>"
 
 
-def parcel(board: Board, x: float, y: float, held: list[list]) -> str:
-    """Return numbers in a frame."""
+def parcel(
+    board: Board, x: float, y: float, held: list[list], framed: bool = False
+) -> str:
+    """Return numbers in a frame, and each in one of its own or not."""
     w = max(map(wide, held))
     width = w * len(held)
     frame = box(x - width / 2 - 2, y - 18, width + 3, CELL + BAND + 6)
     shape = f'<path fill="#fff" stroke="{INK}" stroke-width="1.5" d="{frame}"/>'
-    return shape + cells(board, x - width / 2, y - 15, w, held)
+    return shape + cells(board, x - width / 2, y - 15, w, held, framed)
 
 
 def caption(board: Board, step: int) -> tuple[str, str]:
