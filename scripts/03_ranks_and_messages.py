@@ -185,7 +185,7 @@ def meet(rank, size):
 
 def groups(rank, size):
     """Add up among even ranks and among odd ones: every rank helps to make both."""
-    even, odd = (dist.new_group(list(range(size))[i::2]) for i in (0, 1))
+    even, odd = (dist.new_group(list(range(size))[i::2] or [0]) for i in (0, 1))
     total = torch.tensor([rank + 1])
     dist.all_reduce(total, group=odd if rank % 2 else even)
     yield columns("sum", from_all(total.item()))

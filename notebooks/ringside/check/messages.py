@@ -15,8 +15,8 @@ def rank_two(scatter: int, all_to_all: list, reduce_scatter: int) -> None:
     if ... in (scatter, all_to_all, reduce_scatter):
         say(TODO, "")
         return
-    if not isinstance(all_to_all, list | tuple):
-        say("all_to_all leaves several numbers: a list, such as [10, 20]", "")
+    if not isinstance(all_to_all, list | tuple) or {*map(type, all_to_all)} != {int}:
+        say("all_to_all leaves several whole numbers: a list, such as [10, 20]", "")
         return
     row, column = PIECES[2], [pieces[2] for pieces in PIECES]
     mistake = None
@@ -77,14 +77,16 @@ def pieces_mistake(program: Callable) -> str | None:
                 10 * (r + 1) + to for r in range(size) for to in range(size)
             }:
                 return f"{case}, rank {rank} holds {found}: nothing is to be added"
-            foreign = next(value for value in found if value % 10 != rank)
-            if foreign // 10 - 1 == rank:
-                return (
-                    f"{case}, rank {rank} still holds {foreign}, which it should give"
-                )
+            foreign = [value for value in found if value % 10 != rank]
+            if not foreign:
+                return f"{case}, rank {rank} has one of them twice: {found}"
+            giver = foreign[0] // 10 - 1
+            if giver == rank:
+                kept = f"still holds {foreign[0]}, which it should give"
+                return f"{case}, rank {rank} {kept}"
             return (
-                f"{case}, rank {rank} got {foreign}, which rank {foreign // 10 - 1} did"
-                f" not have for it: was grad changed before it was sent?"
+                f"{case}, rank {rank} got {foreign[0]} from rank {giver}, and that is"
+                " for somebody else: was grad changed before it was sent?"
             )
         if sum(done.sent) > size * size * 8:
             return f"{case}, whole lists are sent: a piece for each is enough"
