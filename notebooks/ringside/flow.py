@@ -212,6 +212,9 @@ def animate(events: list[dict]) -> str:
             bands.append(stock.put(found, seen))
         if found := arrows(board, step):
             parts.append(stock.put(found, seen))
+    if board.pace:  # where nothing travels, nothing is waited for
+        at_once = [not sends(board, step) for step in range(last + 1)]
+        there[:-1] = [b if now else t for b, t, now in zip(begin, there, at_once)]
     for (fresh, step, until), found in sorted(spans(board).items()):
         over = begin[until] if fresh and until <= last else there[until]
         parts.append(f"<g{clock.during(there[step], over)}>{found}</g>")
