@@ -7,8 +7,8 @@ The first line needs no GPU; the second gives each GPU a rank. Then try:
 
     --show gather         one only: a collective, or one of the experiments meet,
                           groups, relay, swap, operators, leftovers, halves,
-                          late, bytes; or, broken on purpose, blocked, mixed,
-                          short, absent, watched, rank-0-only, own-group
+                          late, count; or, broken on purpose, blocked, mixed,
+                          short, absent, watched, rank_0_only, own_group
     --root 2              the rank that gives to all, or gets from all
     --record flow.jsonl   keep what every rank had and got, one JSON object per line
 
@@ -73,9 +73,10 @@ def all_gather(own, pieces, root):
 
 def all_to_all(own, pieces, root):
     """Everyone gets its piece from each."""
-    got = [torch.zeros_like(own) for _ in pieces]
-    dist.all_to_all(got, pieces)
-    return got
+    given = torch.stack(pieces)
+    got = torch.zeros_like(given)
+    dist.all_to_all_single(got, given)
+    return list(got)
 
 
 def all_reduce(own, pieces, root):
@@ -205,15 +206,16 @@ def relay(rank, size):
 def swap(rank, size):
     """Begin to send right and to receive from the left, and only then wait for both."""
     right, left = (rank + 1) % size, (rank - 1) % size
-    own, one, two = torch.tensor([[rank + 1], [0], [0]])
-    if size > 1:
-        for request in [dist.isend(own, right), dist.irecv(one, left)]:
+    own, came = torch.tensor([[rank + 1], [0]])
+    if size > 1 and dist.get_backend() == "gloo":  # nccl wants both at once
+        for request in [dist.isend(own, right), dist.irecv(came, left)]:
             request.wait()
-        both = [dist.P2POp(dist.isend, own, right), dist.P2POp(dist.irecv, two, left)]
+        yield columns("isend, irecv", from_all(came.item()))
+    if size > 1:
+        both = [dist.P2POp(dist.isend, own, right), dist.P2POp(dist.irecv, came, left)]
         for request in dist.batch_isend_irecv(both):
             request.wait()
-    yield columns("isend, irecv", from_all(one.item()))
-    yield columns("batch", from_all(two.item()))
+        yield columns("batch", from_all(came.item()))
 
 
 def blocked(rank, size):
@@ -261,14 +263,15 @@ def late(rank, size):
     for calls in (["all_reduce"], ["barrier", "all_reduce"]):
         own = labelled(rank + 1)
         dist.barrier()
-        time.sleep(0.4 * (rank == size - 1))
+        time.sleep(0.6 * (rank == size - 1))
         begin = time.monotonic()
         for name in calls:
             COLLECTIVES[name](own, [], 0)
-        waited = time.monotonic() - begin > 0.2
+        total = int(own.sum())  # a GPU waits here
+        waited = time.monotonic() - begin > 0.3
         must(waited == (rank < size - 1), f"rank {rank} waited: {waited}")
-        yield columns(" ".join(calls), from_all(int(own.sum())))
-        yield columns("waited", from_all("yes" if waited else "no"))
+        yield columns("+".join(calls), from_all(total), 4)
+        yield columns("waited", from_all("yes" if waited else "no"), 4)
 
 
 def count(rank, size):
@@ -367,20 +370,17 @@ def stop(message):
     sys.exit(2)
 
 
+def named(functions):
+    """Return functions by their names."""
+    return {function.__name__: function for function in functions}
+
+
 NUMBERS = [broadcast, gather, reduce, all_gather, all_reduce]
 PIECES = [scatter, all_to_all, reduce_scatter]  # these take one for each rank
-COLLECTIVES = {call.__name__: call for call in [*NUMBERS, *PIECES, barrier]}
-EXPERIMENTS = {"meet": meet, "groups": groups, "relay": relay, "swap": swap}
-EXPERIMENTS |= {
-    "operators": operators,
-    "leftovers": leftovers,
-    "halves": halves,
-    "late": late,
-    "bytes": count,
-}
-EXPERIMENTS |= {"short": short}
-BROKEN = {"blocked": blocked, "mixed": mixed, "absent": absent, "watched": watched}
-BROKEN |= {"rank-0-only": rank_0_only, "own-group": own_group}
+COLLECTIVES = named([*NUMBERS, *PIECES, barrier])
+TALKS = [meet, groups, relay, swap, operators]
+EXPERIMENTS = named([*TALKS, leftovers, halves, late, count, short])
+BROKEN = named([blocked, mixed, absent, watched, rank_0_only, own_group])
 
 
 @errors.record
