@@ -86,7 +86,7 @@ def all_reduce(own, pieces, root):
 
 
 def reduce_scatter(own, pieces, root):
-    """Everyone gets the sum of its pieces."""
+    """Everyone gets the sum of the pieces that are for it."""
     dist.reduce_scatter(own, pieces)
     return [own]
 

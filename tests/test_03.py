@@ -38,27 +38,20 @@ def test_what_is_recorded_is_what_each_collective_means(ranks, root):
 
 def test_every_number_that_arrives_was_sent():
     recording = torchrun(MESSAGES, ranks=3, record=True, quiet=True).recording
-    for step in {event["step"] for event in recording}:
-        row = {e["rank"]: e for e in recording if e["step"] == step}
-        for rank, event in row.items():
-            came = [
-                cells[0] for e in row.values() for to, _, cells in e.get("sends", [])
-            ]
-            sent = [
-                cells[0]
-                for e in row.values()
-                for to, _, cells in e.get("sends", [])
-                if to == rank
-            ]
-            assert all(whose != rank for _, whose in sent)
-            foreign = [
-                whose
-                for _, *many in event["holds"].get("gets", [])
-                for whose in many
-                if whose != rank
-            ]
-            assert sorted(whose for _, whose in sent) == sorted(foreign)
-            assert len(came) >= len(sent)
+    assert {event["phase"] for event in recording} > {"gather", "barrier", "pieces"}
+    sent = [(e, *send) for e in recording for send in e.get("sends", [])]
+    for event in recording:
+        came = [
+            (e["rank"], cells)
+            for e, to, name, cells in sent
+            if to == event["rank"] and e["step"] == event["step"] and name == "gets"
+        ]
+        assert all(cells[0][1:] == [giver] for giver, cells in came)
+        own = event["rank"]
+        whose = [r for _, *many in event["holds"].get("gets", []) for r in many]
+        assert sorted(giver for giver, _ in came) == sorted(
+            r for r in whose if r != own
+        )
 
 
 @pytest.mark.parametrize(
