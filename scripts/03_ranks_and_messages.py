@@ -170,9 +170,11 @@ def meet(rank, size):
     """Meet by environment, then at an address, then through a file."""
     where, backend = os.environ["MASTER_ADDR"], dist.get_backend()
     yield columns("env://", from_all(rank))
-    with socket.socket() as free:
-        free.bind((where, 0))  # any port that is free
-        place = [free.getsockname()[1], tempfile.mkdtemp() if rank == 0 else ""]
+    place = [0, ""]
+    if rank == 0:
+        with socket.socket() as free:
+            free.bind((where, 0))  # any port that is free
+            place = [free.getsockname()[1], tempfile.mkdtemp()]
     dist.broadcast_object_list(place, 0)
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # rank 0 listens, not torchrun
     for method in (f"tcp://{where}:{place[0]}", f"file://{place[1]}/meeting"):
@@ -370,17 +372,13 @@ def stop(message):
     sys.exit(2)
 
 
-def named(functions):
-    """Return functions by their names."""
-    return {function.__name__: function for function in functions}
-
-
 NUMBERS = [broadcast, gather, reduce, all_gather, all_reduce]
 PIECES = [scatter, all_to_all, reduce_scatter]  # these take one for each rank
-COLLECTIVES = named([*NUMBERS, *PIECES, barrier])
-TALKS = [meet, groups, relay, swap, operators]
-EXPERIMENTS = named([*TALKS, leftovers, halves, late, count, short])
-BROKEN = named([blocked, mixed, absent, watched, rank_0_only, own_group])
+COLLECTIVES = {each.__name__: each for each in [*NUMBERS, *PIECES, barrier]}
+EXPERIMENTS = [meet, groups, relay, swap, operators, leftovers, halves, late, count]
+EXPERIMENTS = {each.__name__: each for each in [*EXPERIMENTS, short]}
+BROKEN = [blocked, mixed, absent, watched, rank_0_only, own_group]
+BROKEN = {each.__name__: each for each in BROKEN}
 
 
 @errors.record
