@@ -262,7 +262,8 @@ def halves(rank, size):
 
 def late(rank, size):
     """Let the last rank come late, and see who waits: with a barrier, and without."""
-    for calls in (["all_reduce"], ["barrier", "all_reduce"]):
+    ways = {"no barrier": ["all_reduce"], "barrier first": ["barrier", "all_reduce"]}
+    for way, calls in ways.items():
         own = labelled(rank + 1)
         dist.barrier()
         time.sleep(0.6 * (rank == size - 1))
@@ -272,12 +273,13 @@ def late(rank, size):
         total = int(own.sum())  # a GPU waits here
         waited = time.monotonic() - begin > 0.3
         must(waited == (rank < size - 1), f"rank {rank} waited: {waited}")
-        yield columns("+".join(calls), from_all(total), 4)
+        yield columns(way, from_all(total), 4)
         yield columns("waited", from_all("yes" if waited else "no"), 4)
 
 
 def count(rank, size):
     """Count the bytes that this machine sends to itself, in pieces, and the arrows."""
+    yield columns("", ["arrows", "counted"])
     for name, collective in COLLECTIVES.items():
         own, *pieces = torch.zeros(1 + size, BLOCK)
         dist.barrier()
