@@ -141,9 +141,8 @@ def perform(name, rank, size, root, note):
         if to != rank and places[rank]
     ]
     note(kind, {"has": has})
-    note(
-        name, {"has": has} | ({"gets": found} if found else {}), sends=sends, call=name
-    )
+    gets = {"gets": found} if found else {}
+    note(name, {"has": has} | gets, sends=sends, call=name)
     shown = [" ".join(str(sum(places)) for places in theirs) for theirs in everyone]
     return columns(name, [numbers or "-" for numbers in shown], 3 * size + 2)
 
@@ -253,11 +252,10 @@ def halves(rank, size):
     yield columns("reduce_scatter", from_all(half.item()), 4 * size + 4)
     whole = [torch.zeros_like(half) for _ in range(size)]
     dist.all_gather(whole, half)
-    whole = torch.cat(whole)
-    yield columns("then all_gather", from_all(spelled(whole)), 4 * size + 4)
+    yield columns("then all_gather", from_all(spelled(torch.cat(whole))), 4 * size + 4)
     dist.all_reduce(sums)
     yield columns("all_reduce", from_all(spelled(sums)), 4 * size + 4)
-    must(torch.equal(whole, sums), f"{whole} in two calls, {sums} in one")
+    must(torch.equal(torch.cat(whole), sums), f"{whole} in two calls, {sums} in one")
 
 
 def late(rank, size):
