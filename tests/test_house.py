@@ -98,6 +98,7 @@ def test_a_script_keeps_to_its_contract(path):
     )
     assert source.count("add_argument(") <= 3, "three flags at most"
     longer = {"06_dp_vs_ddp": 410, "05b_ddp_habits": 315}  # many runs in one
+    longer["03_ranks_and_messages"] = 440  # nine collectives, and what breaks them
     assert len(source.splitlines()) <= longer.get(path.stem, 300)
     first = ast.get_docstring(ast.parse(source)).splitlines()[2].strip()
     assert first == f"torchrun --standalone --nproc-per-node 4 scripts/{path.name}"
@@ -178,7 +179,10 @@ def test_a_picture_is_small_and_calm(path):
     assert len(svg) <= 40_000
     assert "<title>" in svg
     assert "prefers-reduced-motion" in svg
-    assert max(float(s) for s in re.findall(r"([\d.]+)s [\w-]+ infinite", svg)) <= 12
+    longest = 26 if load(path.stem).header.get("pace") else 12  # many pictures in one
+    assert (
+        max(float(s) for s in re.findall(r"([\d.]+)s [\w-]+ infinite", svg)) <= longest
+    )
 
 
 @pytest.mark.parametrize("stem", STEMS)

@@ -5,4 +5,12 @@ from .failure import RankFailed, RankTimeout
 from .launch import Run, torchrun
 from .mailboxes import Simulated, loopback, simulate
 from .player import Picture, Player, film, still
-from .recording import Notes, Recording, WrongRecording, load, values, verify
+from .recording import (
+    Notes,
+    Recording,
+    WrongRecording,
+    load,
+    only,
+    values,
+    verify,
+)

@@ -15,7 +15,10 @@ class Board:
 
     def __init__(self, events: list[dict]):
         self.events = events
-        self.phases = getattr(events, "header", {}).get("phases", {})
+        header = getattr(events, "header", {})
+        self.phases = header.get("phases", {})
+        self.pace = header.get("pace")
+        self.fresh = header.get("fresh", ())  # what is emptied when a step begins
         steps = 1 + max(event["step"] for event in events)
         self.rows = [
             {e["rank"]: e for e in events if e["step"] == step} for step in range(steps)
@@ -108,7 +111,9 @@ class Board:
         """Return where a message leaves a card, and where it reaches another one."""
         (x0, y0), (x1, y1) = self.places[a], self.places[b]
         dx, dy = x1 - x0, y1 - y0
-        crossed = any(to == a for row in self.rows for to, _ in row[b].get("sends", []))
+        crossed = any(
+            to == a for row in self.rows for to, *_ in row[b].get("sends", [])
+        )
         keep = 9 / math.hypot(dx, dy) if crossed else 0
         aside = (-keep * dy, keep * dx)  # two that cross keep to their right
         ends = []

@@ -6,15 +6,22 @@ whose program knows none of them sees the end of the run.
 
 START, STEP, END = 1.2, 1.4, 2.4  # seconds
 LONGEST = 12.0  # that a reader has to wait for the first state to come back
-TRAVEL = 0.75  # the part of a step in which its messages move
+TRAVEL, LOOK = 0.75, 0.6  # the part of a step in which its messages move
 
 
-def moments(steps: int) -> tuple[list[float], list[float], float]:
-    """Return when each state begins, when it is complete, and when all is over."""
-    step = min(STEP, (LONGEST - START - END) / max(steps, 1))
+def moments(
+    steps: int, pace: float | None = None
+) -> tuple[list[float], list[float], float]:
+    """Return when each state begins, when it is complete, and when all is over.
+
+    pace is for a recording that is many pictures in one: the seconds of each step, with
+    more time to look at its end.
+    """
+    step = pace or min(STEP, (LONGEST - START - END) / max(steps, 1))
+    travel = (LOOK if pace else TRAVEL) * step
     begin = [0.0, *(START + number * step for number in range(steps))]
     total = begin[-1] + step * (steps > 0) + END
-    return begin, [0.0, *(time + TRAVEL * step for time in begin[1:]), total], total
+    return begin, [0.0, *(time + travel for time in begin[1:]), total], total
 
 
 class Clock:

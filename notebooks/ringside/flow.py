@@ -10,13 +10,16 @@ from collections import defaultdict
 from .board import BAND, CELL, Board, wide
 from .clock import Clock, moments
 from .ring import HUES, NEW
+from .stock import Stock
 from .svg import GREY, INK, PAPER, box, n, svg, text
 
 BOLD = ' font-weight="600"'
 HEAD = '<path d="M0 0l-9 -4.5v9z" transform="translate({} {}) rotate({})"/>'
 
 
-def cells(board: Board, x: float, y: float, w: float, held: list[list]) -> str:
+def cells(
+    board: Board, x: float, y: float, w: float, held: list[list], framed: bool = True
+) -> str:
     """Return numbers in a row, each over the stripes of the ranks in it."""
     frames, numbers, bands, tints = "", "", defaultdict(str), defaultdict(str)
     slot = (w - 3) / max(board.size, 1)
@@ -30,7 +33,7 @@ def cells(board: Board, x: float, y: float, w: float, held: list[list]) -> str:
             hue = HUES[rank % len(HUES)]
             bands[hue] += box(left + rank * slot, y + CELL, slot, BAND)
     return (
-        f'<path fill="#fff" stroke="#c3cad4" d="{frames}"/>'
+        f'<path fill="#fff" stroke="#c3cad4" d="{frames}"/>' * framed
         + "".join(
             f'<path fill="{hue}" opacity=".25" d="{d}"/>' for hue, d in tints.items()
         )
@@ -77,16 +80,22 @@ def meeting(board: Board, step: int) -> str:
     return band if board.size > 1 and line else ""
 
 
-def sends(board: Board, step: int) -> list[tuple[int, int, str]]:
-    """Return the messages of a step, as (from, to, name)."""
+def sends(board: Board, step: int) -> list[tuple]:
+    """Return the messages of a step, as (from, to, name) or (from, to, name, cells)."""
     found = board.rows[step].items()
-    return [(rank, to, name) for rank, e in found for to, name in e.get("sends", [])]
+    return [(rank, *send) for rank, e in found for send in e.get("sends", [])]
+
+
+def crossed(board: Board, step: int, send: tuple) -> bool:
+    """Say whether a message with cells of its own meets another on its way."""
+    a, b, *more = send
+    return len(more) > 1 and any(s[:2] == (b, a) for s in sends(board, step))
 
 
 def arrows(board: Board, step: int) -> str:
     """Return an arrow for each message of a step."""
     lines, heads = "", ""
-    for a, b, _ in sends(board, step):
+    for a, b, *_ in sends(board, step):
         x0, y0, x1, y1 = board.path(a, b)
         turn = math.degrees(math.atan2(y1 - y0, x1 - x0))
         lines += f"M{n(x0)} {n(y0)}L{n(x1)} {n(y1)}"
@@ -96,16 +105,23 @@ def arrows(board: Board, step: int) -> str:
 
 
 def token(board: Board, step: int, send: tuple, part: float, style: str = "") -> str:
-    """Return a message part of its way."""
-    a, b, name = send
+    """Return a message part of its way: the cells it names, or those that arrive."""
+    a, b, name, *given = send
     x0, y0, x1, y1 = board.path(a, b)
     x, y = x0 + part * (x1 - x0), y0 + part * (y1 - y0)
-    held = board.rows[step][b]["holds"].get(name) or [["?"]]
+    held = given[0] if given else board.rows[step][b]["holds"].get(name) or [["?"]]
+    return f"<g{style}>{parcel(board, x, y, held, not given)}</g>"
+
+
+def parcel(
+    board: Board, x: float, y: float, held: list[list], framed: bool = False
+) -> str:
+    """Return numbers in a frame, and each in one of its own or not."""
     w = max(map(wide, held))
     width = w * len(held)
     frame = box(x - width / 2 - 2, y - 18, width + 3, CELL + BAND + 6)
     shape = f'<path fill="#fff" stroke="{INK}" stroke-width="1.5" d="{frame}"/>'
-    return f"<g{style}>{shape}{cells(board, x - width / 2, y - 15, w, held)}</g>"
+    return shape + cells(board, x - width / 2, y - 15, w, held, framed)
 
 
 def caption(board: Board, step: int) -> tuple[str, str]:
@@ -147,7 +163,10 @@ def inside(board: Board, step: int) -> str:
             if found != before.get(name):
                 new += board.halo(rank, name, len(found))
     held = f'<path fill="{NEW}" d="{new}"/>{held}'
-    moving = "".join(token(board, step, send, 0.5) for send in sends(board, step))
+    moving = "".join(
+        token(board, step, send, 0.25 if crossed(board, step, send) else 0.5)
+        for send in sends(board, step)
+    )
     return said + held + arrows(board, step) + moving
 
 
@@ -184,38 +203,46 @@ def animate(events: list[dict]) -> str:
     """Return the whole run as one moving picture."""
     board = Board(events)
     last = len(board.rows) - 1
-    begin, there, total = moments(last)
-    clock, parts, bands = Clock(total), [], []
+    begin, there, total = moments(last, board.pace)
+    clock, stock, parts, bands = Clock(total), Stock(bool(board.pace)), [], []
     for step, (first, after) in enumerate(zip(begin, [*begin[1:], total])):
         seen = clock.during(first, after)
         parts.append(words(board, *caption(board, step), seen))
         if found := meeting(board, step):
-            bands.append(f"<g{seen}>{found}</g>")
+            bands.append(stock.put(found, seen))
         if found := arrows(board, step):
-            parts.append(f"<g{seen}>{found}</g>")
-    for (step, until), found in sorted(spans(board).items()):
-        parts.append(f"<g{clock.during(there[step], there[until])}>{found}</g>")
+            parts.append(stock.put(found, seen))
+    if board.pace:  # where nothing travels, nothing is waited for
+        at_once = [not sends(board, step) for step in range(last + 1)]
+        there[:-1] = [b if now else t for b, t, now in zip(begin, there, at_once)]
+    for (fresh, step, until), found in sorted(spans(board).items()):
+        over = begin[until] if fresh and until <= last else there[until]
+        parts.append(f"<g{clock.during(there[step], over)}>{found}</g>")
     for step in range(1, last + 1):
         name = clock.flight(begin[step], there[step]) if sends(board, step) else ""
         for send in sends(board, step):
             x0, y0, x1, y1 = board.path(*send[:2])
             way = f' class="{name}" style="--x:{n(x1 - x0)}px;--y:{n(y1 - y0)}px"'
-            parts.append(token(board, step, send, 0, way))
+            if stock.long and len(send) == 4:
+                parts.append(stock.put(parcel(board, 0, 0, send[3]), way, x0, y0))
+            else:
+                parts.append(token(board, step, send, 0, way))
     title = f"A run of {board.size} ranks, recorded and played back"
-    body = clock.style() + "".join([*bands, scenery(board), *parts])
+    body = clock.style() + stock.defs() + "".join([*bands, scenery(board), *parts])
     return svg(board.width, board.height, title, body)
 
 
-def spans(board: Board) -> dict[tuple[int, int], str]:
-    """Return the lines of all cards, by the steps from and until they stand."""
+def spans(board: Board) -> dict[tuple[bool, int, int], str]:
+    """Return the lines of all cards: fresh or not, and the steps between they stand."""
     found = defaultdict(str)
     for rank in board.ranks:
         for name in board.cards[rank]:
+            fresh = name in board.fresh
             values = [state[rank]["holds"].get(name) for state in board.rows]
             first = 0
             for i in range(1, len(values) + 1):
                 if i == len(values) or values[i] != values[first]:
                     if values[first]:
-                        found[first, i] += row(board, rank, name, values[first])
+                        found[fresh, first, i] += row(board, rank, name, values[first])
                     first = i
     return found

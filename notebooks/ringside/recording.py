@@ -43,6 +43,16 @@ def read(path: Path) -> Recording:
     return Recording(events, **header)
 
 
+def only(events: Recording, *phases: str) -> Recording:
+    """Return the steps of some phases, each with the state of rest before it."""
+    called = {e["step"] for e in events if "call" in e}
+    kept = {e["step"] for e in events if e["phase"] in phases}
+    rest = {max(set(range(step)) - called, default=step) for step in kept}
+    number = {step: i for i, step in enumerate(sorted(kept | rest))}
+    found = [e | {"step": number[e["step"]]} for e in events if e["step"] in number]
+    return Recording(found, **events.header)
+
+
 def table(events: list[dict]) -> list[list[dict]]:
     """Return the events as rows of steps and columns of ranks."""
     events = sorted(events, key=lambda event: (event["step"], event["rank"]))

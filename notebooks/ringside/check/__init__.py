@@ -3,6 +3,7 @@
 from .data_parallel import collect, ten_rows, three_forwards
 from .gradients import bucket_plan, fixed_hook, launch_order
 from .habits import accumulation, rank_three
+from .messages import mended, piece_from_each, rank_two
 from .race import flaws, kept, step_time
 from .ring import five_ranks, ring_broadcast, uneven_chunks
 from .sampler import my_share, mysteries, mystery, padded

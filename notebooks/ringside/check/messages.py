@@ -1,0 +1,132 @@
+"""Checks the answers of lesson 03."""
+
+from collections.abc import Callable
+
+import torch
+
+from ..mailboxes import simulate
+from .say import TODO, say, untouched
+
+PIECES = [[10 * (rank + 1) + to for to in range(4)] for rank in range(4)]
+
+
+def rank_two(scatter: int, all_to_all: list, reduce_scatter: int) -> None:
+    """Check three predictions about rank 2 of four; the root is rank 3."""
+    if ... in (scatter, all_to_all, reduce_scatter):
+        say(TODO, "")
+        return
+    if not isinstance(all_to_all, list | tuple) or {*map(type, all_to_all)} != {int}:
+        say("all_to_all leaves several whole numbers: a list, such as [10, 20]", "")
+        return
+    row, column = PIECES[2], [pieces[2] for pieces in PIECES]
+    mistake = None
+    if scatter != 42:
+        mistake = {
+            32: "32 is rank 2's own piece for itself; the root is rank 3",
+            23: "23 is what rank 1 has for rank 3: the tens say who gives",
+            33: "33 is what rank 2 would give to rank 3, and rank 3 is the one that gives",
+            12: "12 comes from rank 0, but the root is rank 3",
+        }.get(scatter, f"{scatter} is not rank 3's piece for rank 2")
+    elif list(all_to_all) == row:
+        mistake = f"{row} is what rank 2 gives: it gets one from each"
+    elif sorted(all_to_all) == column != list(all_to_all):
+        mistake = "the right numbers; they come in the order of ranks, 0 first"
+    elif list(all_to_all) != column:
+        mistake = f"not {list(all_to_all)}: from each rank, the piece that ends in 2"
+    elif reduce_scatter != sum(column):
+        mistake = {
+            sum(row): f"{sum(row)} is the sum of rank 2's own pieces",
+            10: "10 is the sum of the ranks' numbers; here pieces are added up",
+        }.get(reduce_scatter, f"{reduce_scatter} is not the sum of {column}")
+    say(mistake, "42 from the root, a piece from each, and their sum, 108")
+
+
+def piece_from_each(program: Callable) -> None:
+    """Check an all-to-all that is written with send and recv."""
+    say(pieces_mistake(program), "each has a piece from each, in the order of ranks")
+
+
+def pieces_mistake(program: Callable) -> str | None:
+    """Return what is wrong with an all-to-all, or None."""
+    if untouched(program):
+        return TODO
+    for size in (4, 2, 3, 1):
+        mine = [torch.arange(size) + 10 * (rank + 1) for rank in range(size)]
+        case = f"with {size} rank{'s' * (size > 1)}"
+        try:
+            done = simulate(program, mine)
+        except TimeoutError as error:
+            return f"{case}, {error}"
+        except Exception as error:  # noqa: BLE001 it is the learner's
+            return f"{case}, it raised {type(error).__name__}: {error}"
+        for rank, grad in enumerate(done.grads):
+            found = grad.tolist()
+            right = [10 * (r + 1) + rank for r in range(size)]
+            if found == right:
+                continue
+            if found == mine[rank].tolist():
+                if not sum(done.messages):
+                    return "no rank has sent anything"
+                return (
+                    f"{case}, rank {rank} still holds its own pieces: change grad"
+                    " itself, as in grad[other] = ..."
+                )
+            if sorted(found) == right:
+                return f"{case}, rank {rank} has them out of order: {found}"
+            if set(found) - {
+                10 * (r + 1) + to for r in range(size) for to in range(size)
+            }:
+                return f"{case}, rank {rank} holds {found}: nothing is to be added"
+            foreign = [value for value in found if value % 10 != rank]
+            if not foreign:
+                return f"{case}, rank {rank} has one of them twice: {found}"
+            giver = foreign[0] // 10 - 1
+            if giver == rank:
+                kept = f"still holds {foreign[0]}, which it should give"
+                return f"{case}, rank {rank} {kept}"
+            return (
+                f"{case}, rank {rank} got {foreign[0]} from rank {giver}, and that is"
+                " for somebody else: was grad changed before it was sent?"
+            )
+        if sum(done.sent) > size * size * 8:
+            return f"{case}, whole lists are sent: a piece for each is enough"
+    return None
+
+
+def mended(program: Callable) -> None:
+    """Check report(rank, world_size, loss, all_reduce): a mean that rank 0 tells."""
+    say(report_mistake(program), "all make the call, and rank 0 tells")
+
+
+def report_mistake(program: Callable) -> str | None:
+    """Return what is wrong with a report of the mean loss, or None."""
+    for size in (4, 2):
+        told, calls = [], []
+        for rank in range(size):
+            loss = torch.tensor([float(rank + 1)])
+            made = []
+
+            def all_reduce(tensor, made=made, total=size * (size + 1) / 2):
+                made.append(tensor)
+                tensor.fill_(total)
+
+            try:
+                told.append(program(rank, size, loss, all_reduce))
+            except Exception as error:  # noqa: BLE001 it is the learner's
+                return f"rank {rank} raised {type(error).__name__}: {error}"
+            calls.append(len(made))
+        if not any(calls):
+            return f"no rank calls all_reduce, so rank 0 tells its own loss: {told[0]}"
+        if len({*calls}) > 1:
+            here = [rank for rank in range(size) if calls[rank]]
+            return (
+                f"with {size} ranks, only rank{'s' * (len(here) > 1)} "
+                f"{' and '.join(map(str, here))} made the call, and would wait for ever"
+            )
+        if any(text is not None for text in told[1:]):
+            return "every rank tells the mean: rank 0 alone should"
+        if told[0] is None:
+            return "rank 0 returned nothing"
+        if told[0] != f"mean loss {(size + 1) / 2}":
+            return f"with {size} ranks, rank 0 told {told[0]!r}: the mean is {(size + 1) / 2}"
+    return None

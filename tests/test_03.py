@@ -1,0 +1,285 @@
+"""Tests lesson 03: what its script does, prints and records, and its checkers."""
+
+import re
+
+import pytest
+from ringside import Player, RankFailed, Recording, check, flow, only, torchrun
+
+MESSAGES = "03_ranks_and_messages"
+CPU = {"CUDA_VISIBLE_DEVICES": ""}
+CAREFUL = CPU | {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+
+
+def table(*words, ranks) -> dict[str, list[str]]:
+    """Return the numbers of a run, by the words before them."""
+    lines = torchrun(MESSAGES, *words, ranks=ranks, quiet=True, env=CPU).lines[0][:-1]
+    return {line[:16].strip(): line[16:].split() for line in lines}
+
+
+@pytest.mark.parametrize(("ranks", "root"), [(5, 3), (8, 7), (2, 1)])
+def test_what_is_recorded_is_what_each_collective_means(ranks, root):
+    run = torchrun(MESSAGES, "--root", root, ranks=ranks, record=True, quiet=True)
+    events = {(e["phase"], e["rank"]): e for e in run.recording}
+    for rank in range(ranks):
+        got = {phase: e["holds"] for (phase, r), e in events.items() if r == rank}
+        values = {p: [v for v, *_ in h.get("gets", [])] for p, h in got.items()}
+        pieces = [10 * (r + 1) + rank for r in range(ranks)]
+        numbers = list(range(1, ranks + 1))
+        assert values["broadcast"] == [root + 1]
+        assert values["scatter"] == [pieces[root]]
+        assert values["gather"] == (numbers if rank == root else [])
+        assert values["reduce"] == ([sum(numbers)] if rank == root else [])
+        assert values["all_gather"] == numbers
+        assert values["all_to_all"] == pieces
+        assert values["all_reduce"] == [sum(numbers)]
+        assert values["reduce_scatter"] == [sum(pieces)]
+        assert values["barrier"] == []
+
+
+def test_every_number_that_arrives_was_sent():
+    recording = torchrun(MESSAGES, ranks=3, record=True, quiet=True).recording
+    assert {event["phase"] for event in recording} > {"gather", "barrier", "pieces"}
+    sent = [(e, *send) for e in recording for send in e.get("sends", [])]
+    for event in recording:
+        came = [
+            (e["rank"], cells)
+            for e, to, name, cells in sent
+            if to == event["rank"] and e["step"] == event["step"] and name == "gets"
+        ]
+        assert all(cells[0][1:] == [giver] for giver, cells in came)
+        own = event["rank"]
+        whose = [r for _, *many in event["holds"].get("gets", []) for r in many]
+        assert sorted(giver for giver, _ in came) == sorted(
+            r for r in whose if r != own
+        )
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    ["meet", "groups", "relay", "swap", "operators", "leftovers", "halves"]
+    + ["late", "count", "short"],
+)
+def test_an_experiment_works_on_one_rank_too(experiment):
+    run = torchrun(MESSAGES, "--show", experiment, ranks=1, quiet=True)
+    assert run.lines[0][-1].startswith("ok")
+
+
+def test_the_experiments_say_what_the_lesson_says():
+    assert table("--show", "relay", ranks=5)["relay"] == ["1", "3", "6", "10", "15"]
+    assert table("--show", "groups", ranks=5)["sum"] == ["9", "6", "9", "6", "9"]
+    ways = table("--show", "meet", ranks=3)
+    assert ways == dict.fromkeys(["env://", "tcp://", "file://"], ["0", "1", "2"])
+    assert {*map(tuple, table("--show", "swap", ranks=3).values())} == {("3", "1", "2")}
+    assert table("--show", "operators", ranks=3)["PRODUCT"] == ["6"] * 3
+    assert table("--show", "late", ranks=3)["waited"] == ["yes", "yes", "no"]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "ranks", "env", "says"),
+    [
+        ("blocked", 2, CPU, "ranks 0 and 1 stood at line .* in blocked: dist.send"),
+        ("rank_0_only", 3, CPU, "rank 0 stood .* in rank_0_only: dist.all_reduce"),
+        ("mixed", 3, CAREFUL, "ALLREDUCE"),
+        ("short", 3, CAREFUL, "Tensor shapes"),
+        ("watched", 3, CPU, "failed to pass monitoredBarrier|reached monitoredBarrier"),
+        ("own_group", 4, CPU, "of the group .* added up ranks"),
+    ],
+)
+def test_what_is_broken_fails_as_the_lesson_says(experiment, ranks, env, says):
+    with pytest.raises(RankFailed) as caught:
+        how = {"ranks": ranks, "timeout": 2 if "DEBUG" not in str(env) else 20}
+        torchrun(MESSAGES, "--show", experiment, **how, env=env, quiet=True)
+    text = f"{caught.value}\n{caught.value.details}"
+    assert re.search(says, text), text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--show", "gossip"], "invalid choice: 'gossip'"),
+        (["--root", "2"], "--root must be one of ranks 0 to 1, not 2"),
+        (["--root", "-1"], "not -1"),
+        (["--root", "first"], "invalid int value: 'first'"),
+        (["--show", "meet", "--record", "x"], "--record keeps collectives, not meet"),
+        (["--record", "no/such/folder/x.jsonl"], "there is no folder no/such/folder"),
+    ],
+)
+def test_a_wrong_argument_gets_one_line(arguments, says):
+    with pytest.raises(RankFailed, match="exit code 2") as caught:
+        torchrun(MESSAGES, *arguments, ranks=2, quiet=True)
+    assert says in str(caught.value)
+    assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
+
+
+def recording():
+    """Return three steps: a rest, a call, and another call."""
+    phases = [("rest", {}), ("give", {"call": "give"}), ("take", {"call": "take"})]
+    events = []
+    for step, (phase, more) in enumerate(phases):
+        for rank in range(2):
+            holds = {"has": [[rank + 1, rank]]} | ({"gets": [[7, 0]]} if more else {})
+            event = {"step": step, "rank": rank, "phase": phase, "holds": holds}
+            if more and rank == 0:
+                event["sends"] = [[1, "gets", [[5, 0]]]]
+            events.append(event | more)
+    return Recording(events, picture="flow", pace=2, fresh=["gets"])
+
+
+def test_a_part_of_a_recording_begins_at_rest():
+    part = only(recording(), "take")
+    assert [e["phase"] for e in part] == ["rest", "rest", "take", "take"]
+    assert [e["step"] for e in part] == [0, 0, 1, 1]
+    assert part.header["pace"] == 2
+    assert repr(Player(part)) == "Player: 2 states"
+
+
+def test_a_message_shows_what_travels_and_not_what_is_made_of_it():
+    picture = flow.frame(recording(), 1)
+    assert picture.count(">5</text>") == 1
+    assert picture.count(">7</text>") == 2
+
+
+def test_a_long_picture_draws_once_what_it_shows_often():
+    picture = flow.animate(recording())
+    assert picture.count(">5</text>") == 1
+    assert picture.count('class="f12"') == 1 and picture.count('class="f32"') == 1
+    assert "7.6s" in picture, "1.2 + 2 steps of 2 s + 2.4"
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((..., [], 108), "your turn"),
+        ((32, [12, 22, 32, 42], 108), "the root is rank 3"),
+        ((23, [12, 22, 32, 42], 108), "the tens say who gives"),
+        ((33, [12, 22, 32, 42], 108), "would give to rank 3"),
+        ((7, [12, 22, 32, 42], 108), "7 is not rank 3's piece"),
+        ((42, 12, 108), "a list, such as"),
+        ((42, [30, 31, 32, 33], 108), "what rank 2 gives"),
+        ((42, [42, 32, 22, 12], 108), "in the order of ranks"),
+        ((42, [1, 2, 3, 4], 108), "ends in 2"),
+        ((42, ["a", 1, 2, 3], 108), "a list, such as"),
+        ((42, [12, 22, 32, 42], 126), "rank 2's own pieces"),
+        ((42, [12, 22, 32, 42], 10), "here pieces are added up"),
+        ((42, [12, 22, 32, 42], 100), "100 is not the sum"),
+        ((42, [12, 22, 32, 42], 108), "right: "),
+    ],
+)
+def test_rank_two(answer, says, capsys):
+    check.rank_two(*answer)
+    assert says in capsys.readouterr().out
+
+
+def untouched(rank, world_size, grad, send, recv): ...
+
+
+def nothing(rank, world_size, grad, send, recv):
+    return rank
+
+
+def own_name(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        send(other, grad[other])
+    grad = [recv(other) for other in range(world_size)]
+
+
+def too_early(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        if other != rank:
+            send(other, grad[other])
+            grad[other] = recv(other)
+            grad[(other + 1) % world_size] = grad[other]
+
+
+def backwards(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        send(other, grad[other])
+    for other in range(world_size):
+        grad[world_size - 1 - other] = recv(other)
+
+
+def sums(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        send(other, grad[other])
+    for other in range(world_size):
+        grad[other] += recv(other)
+
+
+def whole_lists(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        send(other, grad)
+    found = [recv(other)[rank] for other in range(world_size)]
+    for other in range(world_size):
+        grad[other] = found[other]
+
+
+def same_piece(rank, world_size, grad, send, recv):
+    own = grad.clone()
+    for other in range(world_size):
+        send(other, own[rank])
+    for other in range(world_size):
+        grad[other] = recv(other)
+
+
+def waits(rank, world_size, grad, send, recv):
+    grad[0] = recv((rank + 1) % world_size)
+    send((rank + 1) % world_size, grad[0])
+
+
+def to_itself(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        send(other, grad[other])
+    for other in range(world_size):
+        grad[other] = recv(other)
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (untouched, "your turn"),
+        (nothing, "no rank has sent anything"),
+        (own_name, "change grad itself"),
+        (too_early, "has one of them twice"),
+        (backwards, "out of order"),
+        (sums, "nothing is to be added"),
+        (whole_lists, "a piece for each is enough"),
+        (same_piece, "changed before it was sent"),
+        (waits, "which never sends"),
+        (to_itself, "right: "),
+        (None, "TypeError"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_piece_from_each(program, says, capsys, monkeypatch):
+    monkeypatch.setattr("ringside.mailboxes.PATIENCE", 0.1)
+    check.piece_from_each(program)
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (lambda r, n, loss, add: None, "no rank calls all_reduce"),
+        (lambda r, n, loss, add: add(loss) if r == 0 else None, "only rank 0 made"),
+        (lambda r, n, loss, add: add(loss), "rank 0 returned nothing"),
+        (lambda r, n, loss, add: (add(loss), "mean")[1], "rank 0 alone should"),
+        (
+            lambda r, n, loss, add: (
+                (add(loss), f"mean loss {loss.item()}" * (r == 0))[1] or None
+            ),
+            "the mean is 2.5",
+        ),
+        (
+            lambda r, n, loss, add: (
+                add(loss),
+                f"mean loss {loss.item() / n}" if r == 0 else None,
+            )[1],
+            "right: ",
+        ),
+        (lambda r, n, loss, add: 1 / 0, "rank 0 raised ZeroDivisionError"),
+    ],
+    ids=["none", "one", "silent", "all", "sum", "right", "raises"],
+)
+def test_mended(program, says, capsys):
+    check.mended(program)
+    assert says in capsys.readouterr().out
