@@ -155,6 +155,8 @@ def test_a_long_picture_draws_once_what_it_shows_often():
         ((33, [12, 22, 32, 42], 108), "would give to rank 3"),
         ((7, [12, 22, 32, 42], 108), "7 is not rank 3's piece"),
         ((42, 12, 108), "a list, such as"),
+        (([42], [12, 22, 32, 42], 108), "one whole number"),
+        ((42, [12, 22, 32, 42], [108]), "one whole number"),
         ((42, [30, 31, 32, 33], 108), "what rank 2 gives"),
         ((42, [42, 32, 22, 12], 108), "in the order of ranks"),
         ((42, [1, 2, 3, 4], 108), "ends in 2"),
@@ -226,6 +228,12 @@ def waits(rank, world_size, grad, send, recv):
     send((rank + 1) % world_size, grad[0])
 
 
+def neighbours(rank, world_size, grad, send, recv):
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    send(right, grad[right])
+    grad[left] = recv(left)
+
+
 def to_itself(rank, world_size, grad, send, recv):
     for other in range(world_size):
         send(other, grad[other])
@@ -245,6 +253,7 @@ def to_itself(rank, world_size, grad, send, recv):
         (whole_lists, "a piece for each is enough"),
         (same_piece, "changed before it was sent"),
         (waits, "which never sends"),
+        (neighbours, "still holds its own 11 where rank 1's piece should be"),
         (to_itself, "right: "),
         (None, "TypeError"),
     ],
@@ -277,8 +286,9 @@ def test_piece_from_each(program, says, capsys, monkeypatch):
             "right: ",
         ),
         (lambda r, n, loss, add: 1 / 0, "rank 0 raised ZeroDivisionError"),
+        (lambda r, n, loss, add: (r or add(loss), add(loss)), "[2, 1, 1, 1]"),
     ],
-    ids=["none", "one", "silent", "all", "sum", "right", "raises"],
+    ids=["none", "one", "silent", "all", "sum", "right", "raises", "twice"],
 )
 def test_mended(program, says, capsys):
     check.mended(program)

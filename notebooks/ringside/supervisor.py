@@ -8,6 +8,7 @@ fresh interpreters (plain).
 """
 
 import ctypes
+import gc
 import json
 import logging
 import math
@@ -161,9 +162,12 @@ class Supervisor:
         first = multiprocessing.get_context("forkserver").Process(target=int)
         first.start()
         first.join()  # now all is imported, and no rank's time is spent on it
+        gc.freeze()  # what was imported is never looked through again
         self.tell(gpus=torch.cuda.device_count())
         while request := self.requests.get():
-            self.tell(end=self.launch(request))
+            outcome = self.launch(request)
+            gc.collect()  # a run that was stopped may have left its store, and a port
+            self.tell(end=outcome)
         sweep(set())
         shutil.rmtree(self.workdir, ignore_errors=True)
 
@@ -173,6 +177,7 @@ class Supervisor:
         os.environ.clear()
         os.environ.update(request["env"])
         os.chdir(request["cwd"])
+        tempfile.tempdir = request["folder"]  # for what torch leaves if it is stopped
         keep = {child.pid for child in psutil.Process().children(recursive=True)}
         Loopback.last_look = math.inf
         watch = Watch(request, keep, self.tell, lambda: Loopback.last_look)

@@ -16,13 +16,15 @@ def rank_three(weight: float, buffer: float, gradient: float) -> None:
         say("each answer is a number, such as weight=5", "")
         return
     mistake = None
-    if weight == 11:
-        mistake = "11 is 8 + 3, but wrapping had put rank 0's 5 in place of the 8"
+    if weight == 38:
+        mistake = "38 is 8 + 30, but wrapping had put rank 0's 5 in place of the 8"
+    elif weight == 8:
+        mistake = "8 is what rank 3 began with; two things happened to it since"
     elif weight == 5:
         mistake = "weights are copied when the model is wrapped, and never again"
-    elif weight != 8:
-        mistake = f"not {weight}: rank 0's weight came first, and then 3 was added"
-    elif buffer in (53, 83):
+    elif weight != 35:
+        mistake = f"not {weight}: rank 0's weight came first, and then 30 was added"
+    elif buffer in (80, 110):
         mistake = "buffers are copied from rank 0 again, at each forward"
     elif buffer != 50:
         mistake = f"not {buffer}: what is the buffer of rank 0 before the forward?"

@@ -18,6 +18,9 @@ def rank_two(scatter: int, all_to_all: list, reduce_scatter: int) -> None:
     if not isinstance(all_to_all, list | tuple) or {*map(type, all_to_all)} != {int}:
         say("all_to_all leaves several whole numbers: a list, such as [10, 20]", "")
         return
+    if type(scatter) is not int or type(reduce_scatter) is not int:
+        say("scatter and reduce_scatter each leave one whole number", "")
+        return
     row, column = PIECES[2], [pieces[2] for pieces in PIECES]
     mistake = None
     if scatter != 42:
@@ -82,8 +85,11 @@ def pieces_mistake(program: Callable) -> str | None:
                 return f"{case}, rank {rank} has one of them twice: {found}"
             giver = foreign[0] // 10 - 1
             if giver == rank:
-                kept = f"still holds {foreign[0]}, which it should give"
-                return f"{case}, rank {rank} {kept}"
+                kept = f"still holds its own {foreign[0]}"
+                place = found.index(foreign[0])
+                return (
+                    f"{case}, rank {rank} {kept} where rank {place}'s piece should be"
+                )
             return (
                 f"{case}, rank {rank} got {foreign[0]} from rank {giver}, and that is"
                 " for somebody else: was grad changed before it was sent?"
@@ -118,6 +124,8 @@ def report_mistake(program: Callable) -> str | None:
         if not any(calls):
             return f"no rank calls all_reduce, so rank 0 tells its own loss: {told[0]}"
         if len({*calls}) > 1:
+            if all(calls):
+                return f"with {size} ranks, they call {calls} times, and some wait for ever"
             here = [rank for rank in range(size) if calls[rank]]
             return (
                 f"with {size} ranks, only rank{'s' * (len(here) > 1)} "
