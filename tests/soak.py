@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from contextlib import suppress
 from pathlib import Path
 
@@ -70,7 +71,8 @@ def count(promise: str, times: int, most: float, trial, mend=lambda: None) -> No
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            failures.append(f"{promise}, trial {number}: {error!r}"[:2000])
+            said = "".join(traceback.format_exception(error))[-2000:]
+            failures.append(f"{promise}, trial {number}: {said}")
             print(failures[-1], flush=True)
             with suppress(Exception):
                 mend()

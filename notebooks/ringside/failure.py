@@ -147,4 +147,4 @@ def standing(dump: str, script: str) -> str:
         if path == script:
             code = linecache.getline(script, int(line)).strip()
             return f"at line {line} of {Path(script).name}, in {function}: {code}"
-    return "before the first line of its script"
+    return "before the first line of the script"
