@@ -4,6 +4,7 @@ import json
 import linecache
 import math
 import os
+import queue
 import re
 import shutil
 import signal
@@ -187,6 +188,9 @@ class Kernel:
         assert not [c for c in ports if c.status == "LISTEN"]
 
     def send(self, code: str) -> None:
+        with suppress(queue.Empty):  # a full queue would lose what is still to come
+            while True:
+                self.client.get_iopub_msg(timeout=0)
         self.message = self.client.execute(code)
 
     def reply(self) -> dict:
