@@ -46,13 +46,13 @@ def chain(rank, size, number, see):
         elif rank == giver + 1:
             dist.recv(came, giver)
             number += came
-        see("there", number, number, [giver + 1] * (rank == giver))
+        see("there", number, giver, giver + 1)
     for giver in range(size - 1, 0, -1):
         if rank == giver:
             dist.send(number, giver - 1)
         elif rank == giver - 1:
             dist.recv(number, giver)
-        see("back", number, number, [giver - 1] * (rank == giver))
+        see("back", number, giver, giver - 1)
 
 
 def circle(rank, size, number, see):
@@ -62,7 +62,7 @@ def circle(rank, size, number, see):
     for _ in range(size - 1):
         exchange(given, right, came, left)
         number += came
-        see("circle", number, given, [right])
+        see("circle", number, rank, right, given)
         given = came.clone()
 
 
@@ -294,10 +294,12 @@ def main():
     dist.init_process_group(backend, timeout=limit)
     events, lines = [], []
 
-    def see(phase, number, given=None, to=()):
+    def see(phase, number, giver=None, taker=None, given=None):
         event = {"step": len(events), "rank": rank, "phase": phase}
         event["holds"] = {"sum": [unlabelled(number)]}
-        events.append(event | {"sends": [[r, "sum", [unlabelled(given)]] for r in to]})
+        sent = unlabelled(number if given is None else given)
+        event["sends"] = [[taker, "sum", [sent]]] if rank == giver else []
+        events.append(event)
 
     if args.show in EXPERIMENTS:
         lines += EXPERIMENTS[args.show](rank, world_size)

@@ -1,24 +1,27 @@
-"""Tests lesson 03: what its script does, prints and records, and its checkers."""
+"""Tests lesson 03b: what its script does, prints and records, and its checkers."""
 
 import re
 
 import pytest
+import torch.distributed as dist
 from ringside import Player, RankFailed, Recording, check, flow, only, torchrun
 
-MESSAGES = "03_ranks_and_messages"
+COLLECTIVES = "03b_collectives"
 CPU = {"CUDA_VISIBLE_DEVICES": ""}
 CAREFUL = CPU | {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
 
 
 def table(*words, ranks) -> dict[str, list[str]]:
     """Return the numbers of a run, by the words before them."""
-    lines = torchrun(MESSAGES, *words, ranks=ranks, quiet=True, env=CPU).lines[0][:-1]
+    lines = torchrun(COLLECTIVES, *words, ranks=ranks, quiet=True, env=CPU).lines[0][
+        :-1
+    ]
     return {line[:16].strip(): line[16:].split() for line in lines}
 
 
 @pytest.mark.parametrize(("ranks", "root"), [(5, 3), (8, 7), (2, 1)])
 def test_what_is_recorded_is_what_each_collective_means(ranks, root):
-    run = torchrun(MESSAGES, "--root", root, ranks=ranks, record=True, quiet=True)
+    run = torchrun(COLLECTIVES, "--root", root, ranks=ranks, record=True, quiet=True)
     events = {(e["phase"], e["rank"]): e for e in run.recording}
     for rank in range(ranks):
         got = {phase: e["holds"] for (phase, r), e in events.items() if r == rank}
@@ -37,7 +40,7 @@ def test_what_is_recorded_is_what_each_collective_means(ranks, root):
 
 
 def test_every_number_that_arrives_was_sent():
-    recording = torchrun(MESSAGES, ranks=3, record=True, quiet=True).recording
+    recording = torchrun(COLLECTIVES, ranks=3, record=True, quiet=True).recording
     assert {event["phase"] for event in recording} > {"gather", "barrier", "pieces"}
     sent = [(e, *send) for e in recording for send in e.get("sends", [])]
     for event in recording:
@@ -55,58 +58,70 @@ def test_every_number_that_arrives_was_sent():
 
 
 @pytest.mark.parametrize(
-    "experiment",
-    ["meet", "groups", "relay", "swap", "operators", "leftovers", "halves"]
-    + ["late", "count", "short"],
+    "experiment", ["leftovers", "operators", "late", "halves", "count", "short"]
 )
 def test_an_experiment_works_on_one_rank_too(experiment):
-    run = torchrun(MESSAGES, "--show", experiment, ranks=1, quiet=True)
+    run = torchrun(COLLECTIVES, "--show", experiment, ranks=1, quiet=True)
     assert run.lines[0][-1].startswith("ok")
 
 
 def test_the_experiments_say_what_the_lesson_says():
-    assert table("--show", "relay", ranks=5)["relay"] == ["1", "3", "6", "10", "15"]
-    assert table("--show", "groups", ranks=5)["sum"] == ["9", "6", "9", "6", "9"]
-    ways = table("--show", "meet", ranks=3)
-    assert ways == dict.fromkeys(["env://", "tcp://", "file://"], ["0", "1", "2"])
-    assert {*map(tuple, table("--show", "swap", ranks=3).values())} == {("3", "1", "2")}
     assert table("--show", "operators", ranks=3)["PRODUCT"] == ["6"] * 3
     assert table("--show", "late", ranks=3)["waited"] == ["yes", "yes", "no"]
+    left = table("--show", "leftovers", ranks=3)
+    assert left["of 1"] == ["6", "5", "3"]
+    assert left["of 4000"][0] == "6" and len(left["of 4000"]) > 3
 
 
 @pytest.mark.parametrize(
-    ("experiment", "ranks", "env", "says"),
+    ("experiment", "env", "says"),
     [
-        ("blocked", 2, CPU, "ranks 0 and 1 stood at line .* in blocked: dist.send"),
-        ("rank_0_only", 3, CPU, "rank 0 stood .* in rank_0_only: dist.all_reduce"),
-        ("mixed", 3, CAREFUL, "ALLREDUCE"),
-        ("short", 3, CAREFUL, "Tensor shapes"),
-        ("watched", 3, CPU, "failed to pass monitoredBarrier|reached monitoredBarrier"),
-        ("own_group", 4, CPU, "of the group .* added up ranks"),
+        ("mixed", CPU, "rank 0 stood .* dist.all_reduce.*\n.* stood .* dist.broadcast"),
+        ("mixed", CAREFUL, "ALLREDUCE"),
+        ("short", CAREFUL, "Tensor shapes"),
+        ("absent", CPU, "Timed out waiting 4000ms"),
+        ("absent", CAREFUL, "Ranks 2 failed to pass monitoredBarrier"),
+        ("watched", CPU, "Ranks 2 failed to pass monitoredBarrier"),
     ],
 )
-def test_what_is_broken_fails_as_the_lesson_says(experiment, ranks, env, says):
+def test_what_is_broken_fails_as_the_lesson_says(experiment, env, says):
     with pytest.raises(RankFailed) as caught:
-        how = {"ranks": ranks, "timeout": 2 if "DEBUG" not in str(env) else 20}
-        torchrun(MESSAGES, "--show", experiment, **how, env=env, quiet=True)
-    text = f"{caught.value}\n{caught.value.details}"
+        timeout = 2 if (experiment, env) == ("mixed", CPU) else 20
+        how = {"ranks": 3, "timeout": timeout, "env": env, "quiet": True}
+        torchrun(COLLECTIVES, "--show", experiment, **how)
+    everyone = "\n".join(caught.value.run.stderr.values())
+    text = f"{caught.value}\n{caught.value.details}\n{everyone}"
     assert re.search(says, text), text
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("ranks", "arguments", "says"),
     [
-        (["--show", "gossip"], "invalid choice: 'gossip'"),
-        (["--root", "2"], "--root must be one of ranks 0 to 1, not 2"),
-        (["--root", "-1"], "not -1"),
-        (["--root", "first"], "invalid int value: 'first'"),
-        (["--show", "meet", "--record", "x"], "--record keeps collectives, not meet"),
-        (["--record", "no/such/folder/x.jsonl"], "there is no folder no/such/folder"),
+        (2, ["--show", "gossip"], "invalid choice: 'gossip'"),
+        (2, ["--root", "2"], "--root must be one of ranks 0 to 1, not 2"),
+        (2, ["--root", "-1"], "not -1"),
+        (2, ["--root", "first"], "invalid int value: 'first'"),
+        (
+            2,
+            ["--show", "late", "--root", "1"],
+            "--root is for collectives, not for late",
+        ),
+        (
+            2,
+            ["--show", "late", "--record", "x"],
+            "--record keeps collectives, not late",
+        ),
+        (1, ["--show", "mixed"], "breaks nothing on one rank: take two or more"),
+        (
+            2,
+            ["--record", "no/such/folder/x.jsonl"],
+            "there is no folder no/such/folder",
+        ),
     ],
 )
-def test_a_wrong_argument_gets_one_line(arguments, says):
+def test_a_wrong_argument_gets_one_line(ranks, arguments, says):
     with pytest.raises(RankFailed, match="exit code 2") as caught:
-        torchrun(MESSAGES, *arguments, ranks=2, quiet=True)
+        torchrun(COLLECTIVES, *arguments, ranks=ranks, quiet=True)
     assert says in str(caught.value)
     assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
 
@@ -172,96 +187,38 @@ def test_rank_two(answer, says, capsys):
     assert says in capsys.readouterr().out
 
 
-def untouched(rank, world_size, grad, send, recv): ...
-
-
-def nothing(rank, world_size, grad, send, recv):
-    return rank
-
-
-def own_name(rank, world_size, grad, send, recv):
-    for other in range(world_size):
-        send(other, grad[other])
-    grad = [recv(other) for other in range(world_size)]
-
-
-def too_early(rank, world_size, grad, send, recv):
-    for other in range(world_size):
-        if other != rank:
-            send(other, grad[other])
-            grad[other] = recv(other)
-            grad[(other + 1) % world_size] = grad[other]
-
-
-def backwards(rank, world_size, grad, send, recv):
-    for other in range(world_size):
-        send(other, grad[other])
-    for other in range(world_size):
-        grad[world_size - 1 - other] = recv(other)
-
-
-def sums(rank, world_size, grad, send, recv):
-    for other in range(world_size):
-        send(other, grad[other])
-    for other in range(world_size):
-        grad[other] += recv(other)
-
-
-def whole_lists(rank, world_size, grad, send, recv):
-    for other in range(world_size):
-        send(other, grad)
-    found = [recv(other)[rank] for other in range(world_size)]
-    for other in range(world_size):
-        grad[other] = found[other]
-
-
-def same_piece(rank, world_size, grad, send, recv):
-    own = grad.clone()
-    for other in range(world_size):
-        send(other, own[rank])
-    for other in range(world_size):
-        grad[other] = recv(other)
-
-
-def waits(rank, world_size, grad, send, recv):
-    grad[0] = recv((rank + 1) % world_size)
-    send((rank + 1) % world_size, grad[0])
-
-
-def neighbours(rank, world_size, grad, send, recv):
-    right, left = (rank + 1) % world_size, (rank - 1) % world_size
-    send(right, grad[right])
-    grad[left] = recv(left)
-
-
-def to_itself(rank, world_size, grad, send, recv):
-    for other in range(world_size):
-        send(other, grad[other])
-    for other in range(world_size):
-        grad[other] = recv(other)
+RIGHT = {
+    "weights": "broadcast",
+    "mean_loss": "all_reduce",
+    "predictions": "gather",
+    "own_part": "reduce_scatter",
+    "whole_again": "all_gather",
+}
 
 
 @pytest.mark.parametrize(
-    ("program", "says"),
+    ("answers", "says"),
     [
-        (untouched, "your turn"),
-        (nothing, "no rank has sent anything"),
-        (own_name, "change grad itself"),
-        (too_early, "has one of them twice"),
-        (backwards, "out of order"),
-        (sums, "nothing is to be added"),
-        (whole_lists, "a piece for each is enough"),
-        (same_piece, "changed before it was sent"),
-        (waits, "which never sends"),
-        (neighbours, "still holds its own 11 where rank 1's piece should be"),
-        (to_itself, "right: "),
-        (None, "TypeError"),
+        (RIGHT | {"weights": ...}, "your turn"),
+        ({"weights": "broadcast"}, "mean_loss has no call"),
+        (RIGHT | {"weights": "scatter"}, "weights: scatter gives the pieces of one"),
+        (RIGHT | {"mean_loss": "reduce"}, "mean_loss: reduce gives the sum to one"),
+        (RIGHT | {"predictions": "all_gather"}, "everyone's to all; here rank 0 alone"),
+        (
+            RIGHT | {"own_part": "all_reduce"},
+            "own_part: all_reduce gives the whole sum",
+        ),
+        (RIGHT | {"own_part": "all_to_all"}, "own_part: all_to_all gives each a piece"),
+        (RIGHT | {"whole_again": "barrier"}, "whole_again: barrier gives nobody"),
+        (RIGHT | {"weights": "send"}, "'send' is none of broadcast"),
+        (RIGHT | {"weights": 3}, "3 is none of"),
+        (RIGHT | {"weights": dist.broadcast}, "right: "),
+        (RIGHT, "right: "),
     ],
-    ids=lambda value: getattr(value, "__name__", None),
+    ids=str,
 )
-def test_piece_from_each(program, says, capsys, monkeypatch):
-    monkeypatch.setattr("ringside.mailboxes.PATIENCE", 0.1)
-    check.piece_from_each(program)
+def test_right_call(answers, says, capsys):
+    check.right_call(**answers)
     assert says in capsys.readouterr().out
 
 

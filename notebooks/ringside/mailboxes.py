@@ -24,10 +24,13 @@ class Simulated:
     received: list[int]
 
 
-def simulate(program: Callable, grads: list[torch.Tensor]) -> Simulated:
+def simulate(
+    program: Callable, grads: list[torch.Tensor], blocking: bool = False
+) -> Simulated:
     """Run program(rank, world_size, grad, send, recv) once per tensor, all at once.
 
-    send(to, tensor) puts a copy into a mailbox and goes on; recv(source) waits for one.
+    send(to, tensor) puts a copy into a mailbox and goes on, or, if blocking, waits until
+    it is taken out; recv(source) waits for one.
     """
     size = len(grads)
     boxes = {(a, b): queue.Queue() for a in range(size) for b in range(size)}
@@ -39,7 +42,15 @@ def simulate(program: Callable, grads: list[torch.Tensor]) -> Simulated:
                 raise ValueError(f"rank {rank} sends to rank {to}, which is not there")
             done.messages[rank] += 1
             done.sent[rank] += tensor.nbytes
-            boxes[rank, to].put(tensor.clone())
+            box = boxes[rank, to]
+            box.put(tensor.clone())
+            with box.all_tasks_done:
+                if blocking and not box.all_tasks_done.wait_for(
+                    lambda: not box.unfinished_tasks, PATIENCE
+                ):
+                    raise TimeoutError(
+                        f"rank {rank} sends to rank {to}, which does not receive"
+                    )
 
         def recv(source: int) -> torch.Tensor:
             try:
@@ -48,6 +59,7 @@ def simulate(program: Callable, grads: list[torch.Tensor]) -> Simulated:
                 raise TimeoutError(
                     f"rank {rank} waits for rank {source}, which never sends"
                 ) from None
+            boxes[source, rank].task_done()
             done.received[rank] += tensor.nbytes
             return tensor
 

@@ -1,0 +1,320 @@
+"""Tests lesson 03: what its script does, prints and records, and its checkers."""
+
+import re
+
+import pytest
+from ringside import RankFailed, check, only, torchrun
+
+MESSAGES = "03_ranks_and_messages"
+CPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def table(*words, ranks) -> dict[str, list[str]]:
+    """Return the words of a run's lines, by the words before them."""
+    lines = torchrun(MESSAGES, *words, ranks=ranks, quiet=True, env=CPU).lines[0][:-1]
+    return {line[:16].strip(): line[16:].split() for line in lines}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+def test_both_ways_reach_the_sum_in_as_many_messages_as_the_lesson_says(ranks):
+    run = torchrun(MESSAGES, ranks=ranks, record=True, quiet=True)
+    total, last = str(ranks * (ranks + 1) // 2), ranks - 1
+    ways = {"chain": (2 * last, 2 * last), "circle": (ranks * last, last)}
+    for line, (way, (messages, steps)) in zip(run.lines[0], ways.items()):
+        found = line.split()
+        assert found[: ranks + 1] == [way] + [total] * ranks
+        assert (found[ranks + 1], found[-2]) == (str(messages), str(steps))
+    phases = [e["phase"] for e in run.recording if e["rank"] == 0]
+    there_and_back = ["there"] * last + ["back"] * last
+    assert phases == ["numbers", *there_and_back, "numbers", *["circle"] * last]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_every_recorded_sum_is_made_of_what_came(ranks):
+    events = torchrun(MESSAGES, ranks=ranks, record=True, quiet=True).recording
+    rows = {(e["step"], e["rank"]): e for e in events}
+    for (step, rank), event in rows.items():
+        ((value, *whose),) = event["holds"]["sum"]
+        assert value == sum(r + 1 for r in whose)
+        if event["phase"] == "numbers":
+            assert whose == [rank]
+            continue
+        ((_, *before),) = rows[step - 1, rank]["holds"]["sum"]
+        came = [
+            (giver, cells[0])
+            for giver in range(ranks)
+            for to, _, cells in rows[step, giver]["sends"]
+            if to == rank
+        ]
+        assert len(came) <= 1
+        heard = {r for _, (_, *many) in came for r in many}
+        assert {*whose} == {*before} | heard
+        for giver, (number, *many) in came:
+            assert number == sum(r + 1 for r in many)
+            ((_, *had),) = rows[step - 1, giver]["holds"]["sum"]
+            assert {*many} <= {*had}, "a rank can't send what it has not heard"
+            assert event["phase"] != "circle" or giver == (rank - 1) % ranks
+    circle = only(events, "circle")
+    assert [e["phase"] for e in circle if e["rank"] == 0][:2] == ["numbers", "circle"]
+
+
+@pytest.mark.parametrize("experiment", ["meet", "carry", "bits", "swap", "groups"])
+def test_an_experiment_works_on_one_rank_too(experiment):
+    run = torchrun(MESSAGES, "--show", experiment, ranks=1, quiet=True)
+    assert run.lines[0][-1].startswith("ok")
+
+
+def test_the_experiments_say_what_the_lesson_says():
+    assert table("--show", "groups", ranks=5)["sum"] == ["9", "6", "9", "6", "9"]
+    ways = table("--show", "meet", ranks=3)
+    assert {way: found[:3] for way, found in ways.items()} == dict.fromkeys(
+        ["env://", "tcp://", "file://"], ["0", "1", "2"]
+    )
+    assert {*map(tuple, table("--show", "swap", ranks=3).values())} == {("3", "1", "2")}
+    bits = table("--show", "bits", ranks=4)
+    assert len({*bits["chain"]}) == 1 and len({*bits["circle"]}) == 2
+
+
+def test_who_may_call_at_a_port_is_seen():
+    """An address of this machine in tcp:// does not keep others out."""
+    ways = table("--show", "meet", ranks=2)
+    said = [" ".join(ways[way][2:]) for way in ("env://", "tcp://", "file://")]
+    blind = ["open to I can't tell whom"] * 2 + [""]
+    assert said in (["open to this machine", "open to any machine", ""], blind)
+
+
+def test_what_a_backend_can_not_carry_is_told():
+    found = table("--show", "carry", ranks=2)
+    assert found["gloo, cpu"][:2] == ["int64", "float32"]
+    for call in ("send, recv", "broadcast", "all_reduce", "reduce_scatter", "gather"):
+        assert found[call][:3] == ["yes"] * 3
+    assert found["the mean"][:2] == ["no", "yes"]
+    assert any(name.startswith("no: ") for name in found)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "ranks", "timeout", "says"),
+    [
+        ("blocked", 2, 2, "ranks 0 and 1 stood at line .* in blocked: dist.send"),
+        ("absent", 3, 2, "rank 0 stood .* dist.recv.*\n.*rank 1 stood .* dist.send"),
+        ("absent", 3, 20, "raised RuntimeError.*Timed out waiting 5000ms"),
+        ("own_group", 4, 20, "of the group .* added up ranks"),
+    ],
+)
+def test_what_is_broken_fails_as_the_lesson_says(experiment, ranks, timeout, says):
+    with pytest.raises(RankFailed) as caught:
+        how = {"ranks": ranks, "timeout": timeout, "env": CPU, "quiet": True}
+        torchrun(MESSAGES, "--show", experiment, **how)
+    text = f"{caught.value}\n{caught.value.details}"
+    assert re.search(says, text), text
+
+
+@pytest.mark.parametrize(
+    ("ranks", "arguments", "says"),
+    [
+        (2, ["--show", "gossip"], "invalid choice: 'gossip'"),
+        (1, ["--show", "blocked"], "breaks nothing on one rank: take two or more"),
+        (2, ["--show", "meet", "--record", "x"], "the chain and the circle, not meet"),
+        (2, ["--record", "no/such/folder/x.jsonl"], "there is no folder no/such"),
+    ],
+)
+def test_a_wrong_argument_gets_one_line(ranks, arguments, says):
+    with pytest.raises(RankFailed, match="exit code 2") as caught:
+        torchrun(MESSAGES, *arguments, ranks=ranks, quiet=True)
+    assert says in str(caught.value)
+    assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((..., 8, 20), "your turn"),
+        ((3.0, 8, 20), "one whole number"),
+        ((6, 8, 20), "after step 2"),
+        ((15, 8, 20), "the way back"),
+        ((1, 8, 20), "to rank 1, not to rank 2"),
+        ((9, 8, 20), "who has told rank 2"),
+        ((3, 4, 20), "all are to know it"),
+        ((3, 5, 20), "4 neighbours"),
+        ((3, 10, 20), "no link at its end"),
+        ((3, 7, 20), "there and back"),
+        ((3, 8, 4), "in each of them all five send"),
+        ((3, 8, 25), "after four"),
+        ((3, 8, 12), "for four ranks"),
+        ((3, 8, 5), "5 is one step"),
+        ((3, 8, 8), "8 is the chain's"),
+        ((3, 8, 16), "times those who send"),
+        ((3, 8, 20), "right: "),
+    ],
+)
+def test_five_talk(answer, says, capsys):
+    check.five_talk(*answer)
+    assert says in capsys.readouterr().out
+
+
+def idle(rank, world_size, grad, send, recv): ...
+
+
+def nothing_sent(rank, world_size, grad, send, recv):
+    return rank
+
+
+def all_send_first(rank, world_size, grad, send, recv):
+    send((rank + 1) % world_size, grad)
+    grad.copy_(recv((rank - 1) % world_size))
+
+
+def all_receive_first(rank, world_size, grad, send, recv):
+    came = recv((rank - 1) % world_size)
+    send((rank + 1) % world_size, grad)
+    grad.copy_(came)
+
+
+def overwrites(rank, world_size, grad, send, recv):
+    if rank:
+        send((rank + 1) % world_size, grad)
+        grad.copy_(recv((rank - 1) % world_size))
+    else:
+        grad.copy_(recv((rank - 1) % world_size))
+        send((rank + 1) % world_size, grad)
+
+
+def by_parity(rank, world_size, grad, send, recv, way=1):
+    right, left = (rank + way) % world_size, (rank - way) % world_size
+    if rank % 2:
+        send(right, grad)
+        grad.copy_(recv(left))
+    else:
+        came = recv(left)
+        send(right, grad)
+        grad.copy_(came)
+
+
+def leftwards(*ours):
+    by_parity(*ours, way=-1)
+
+
+def new_name(rank, world_size, grad, send, recv):
+    mine = grad.clone()
+    by_parity(rank, world_size, mine, send, recv)
+
+
+def adds(rank, world_size, grad, send, recv):
+    own = grad.clone()
+    by_parity(rank, world_size, grad, send, recv)
+    grad += own
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (idle, "your turn"),
+        (nothing_sent, "no rank has sent anything"),
+        (all_send_first, "rank 0 sends to rank 1, which does not receive"),
+        (all_receive_first, "rank 0 waits for rank 3, which never sends"),
+        (overwrites, "received before it sent, and passed on what came"),
+        (leftwards, "its right neighbour's number"),
+        (new_name, "change grad itself"),
+        (adds, "not its left neighbour's number"),
+        (by_parity, "right: "),
+        (None, "TypeError"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_in_turns(program, says, capsys, monkeypatch):
+    monkeypatch.setattr("ringside.mailboxes.PATIENCE", 0.2)
+    check.in_turns(program)
+    assert says in capsys.readouterr().out
+
+
+def untouched(rank, world_size, grad, send, recv): ...
+
+
+def nothing(rank, world_size, grad, send, recv):
+    return rank
+
+
+def own_name(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        send(other, grad[other])
+    grad = [recv(other) for other in range(world_size)]
+
+
+def too_early(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        if other != rank:
+            send(other, grad[other])
+            grad[other] = recv(other)
+            grad[(other + 1) % world_size] = grad[other]
+
+
+def backwards(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        send(other, grad[other])
+    for other in range(world_size):
+        grad[world_size - 1 - other] = recv(other)
+
+
+def sums(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        send(other, grad[other])
+    for other in range(world_size):
+        grad[other] += recv(other)
+
+
+def whole_lists(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        send(other, grad)
+    found = [recv(other)[rank] for other in range(world_size)]
+    for other in range(world_size):
+        grad[other] = found[other]
+
+
+def same_piece(rank, world_size, grad, send, recv):
+    own = grad.clone()
+    for other in range(world_size):
+        send(other, own[rank])
+    for other in range(world_size):
+        grad[other] = recv(other)
+
+
+def waits(rank, world_size, grad, send, recv):
+    grad[0] = recv((rank + 1) % world_size)
+    send((rank + 1) % world_size, grad[0])
+
+
+def neighbours(rank, world_size, grad, send, recv):
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    send(right, grad[right])
+    grad[left] = recv(left)
+
+
+def to_itself(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        send(other, grad[other])
+    for other in range(world_size):
+        grad[other] = recv(other)
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (untouched, "your turn"),
+        (nothing, "no rank has sent anything"),
+        (own_name, "change grad itself"),
+        (too_early, "has one of them twice"),
+        (backwards, "out of order"),
+        (sums, "nothing is to be added"),
+        (whole_lists, "a piece for each is enough"),
+        (same_piece, "changed before it was sent"),
+        (waits, "which never sends"),
+        (neighbours, "still holds its own 11 where rank 1's piece should be"),
+        (to_itself, "right: "),
+        (None, "TypeError"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_piece_from_each(program, says, capsys, monkeypatch):
+    monkeypatch.setattr("ringside.mailboxes.PATIENCE", 0.1)
+    check.piece_from_each(program)
+    assert says in capsys.readouterr().out
