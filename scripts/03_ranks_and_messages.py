@@ -157,7 +157,7 @@ def carry(rank, size):
         for name in [*calls(rank, size, KINDS[0], device, group)]:
             found = []
             for kind in KINDS:
-                error = attempt(calls(rank, size, kind, device, group)[name])
+                error = refusal(calls(rank, size, kind, device, group)[name])
                 must({error and 1} == {e and 1 for e in from_all(error)}, f"{name}?")
                 found.append("no" if error else "yes")
                 said |= {error} - {""}
@@ -186,7 +186,7 @@ def calls(rank, size, kind, device, group):
     return message | found if size > 1 else found
 
 
-def attempt(call):
+def refusal(call):
     """Make a call; return the first line of its error, or an empty text."""
     try:
         call()
