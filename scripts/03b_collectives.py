@@ -6,7 +6,7 @@
 The first line needs no GPU; the second gives each GPU a rank. Then try:
 
     --show gather         one only: a collective; or leftovers, operators, late,
-                          halves, count; or, broken: short, mixed, absent, watched
+                          halves, count; broken: short, long, mixed, absent, watched
     --root 2              the rank that gives to all, or gets from all
     --record flow.jsonl   keep what every rank had and got, one JSON object per line
 
@@ -253,6 +253,12 @@ def short(rank, size):
     yield columns("broadcast", from_all(spelled(numbers)), 2 * size + 2)
 
 
+def long(rank, size):
+    """Broken: the root has more numbers to give than the others have room for."""
+    numbers = torch.full((size - rank,), rank + 1)
+    dist.broadcast(numbers, 0)
+
+
 def absent(rank, size):
     """Broken: the last rank is busy elsewhere, and the others wait, for seconds."""
     if rank == size - 1:
@@ -299,7 +305,7 @@ PIECES = [scatter, all_to_all, reduce_scatter]  # these take one for each rank
 COLLECTIVES = {each.__name__: each for each in [*NUMBERS, *PIECES, barrier]}
 EXPERIMENTS = [leftovers, operators, late, halves, count, short]
 EXPERIMENTS = {each.__name__: each for each in EXPERIMENTS}
-BROKEN = {each.__name__: each for each in [mixed, absent, watched]}
+BROKEN = {each.__name__: each for each in [mixed, long, absent, watched]}
 
 
 @errors.record

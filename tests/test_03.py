@@ -88,8 +88,9 @@ def test_what_a_backend_can_not_carry_is_told():
     assert found["gloo, cpu"][:2] == ["int64", "float32"]
     for call in ("send, recv", "broadcast", "all_reduce", "reduce_scatter", "gather"):
         assert found[call][:3] == ["yes"] * 3
-    assert found["the mean"][:2] == ["no", "yes"]
-    assert any(name.startswith("no: ") for name in found)
+    assert found["all_reduce, mean"][:2] == ["no(2)", "yes"]
+    assert any(name.startswith("(1) ") for name in found)
+    assert found["all_reduce"][3] != "yes" == found["send, recv"][3], "int16"
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,7 @@ def test_what_is_broken_fails_as_the_lesson_says(experiment, ranks, timeout, say
     [
         (2, ["--show", "gossip"], "invalid choice: 'gossip'"),
         (1, ["--show", "blocked"], "breaks nothing on one rank: take two or more"),
+        (3, ["--show", "own_group"], "tells of four ranks, not of 3"),
         (2, ["--show", "meet", "--record", "x"], "the chain and the circle, not meet"),
         (2, ["--record", "no/such/folder/x.jsonl"], "there is no folder no/such"),
     ],
@@ -157,6 +159,21 @@ def idle(rank, world_size, grad, send, recv): ...
 
 def nothing_sent(rank, world_size, grad, send, recv):
     return rank
+
+
+def keyword_order(rank, world_size, grad, send, recv):
+    send(grad, (rank + 1) % world_size)
+
+
+def torch_order(rank, world_size, grad, send, recv):
+    if rank == 0:
+        recv(grad, world_size - 1)
+
+
+def deaf(rank, world_size, grad, send, recv):
+    if rank:
+        send((rank + 1) % world_size, grad)
+        grad.copy_(recv((rank - 1) % world_size))
 
 
 def all_send_first(rank, world_size, grad, send, recv):
@@ -208,10 +225,13 @@ def adds(rank, world_size, grad, send, recv):
 @pytest.mark.parametrize(
     ("program", "says"),
     [
-        (idle, "your turn"),
+        (idle, "no rank has sent anything"),
+        (keyword_order, "the receiver comes first"),
+        (torch_order, "returns a tensor"),
+        (deaf, "rank 3 sends to rank 0, which does not answer"),
         (nothing_sent, "no rank has sent anything"),
-        (all_send_first, "rank 0 sends to rank 1, which does not receive"),
-        (all_receive_first, "rank 0 waits for rank 3, which never sends"),
+        (all_send_first, "rank 0 sends to rank 1, which waits, too"),
+        (all_receive_first, "rank 0 waits for rank 3, which waits, too"),
         (overwrites, "received before it sent, and passed on what came"),
         (leftwards, "its right neighbour's number"),
         (new_name, "change grad itself"),
@@ -306,8 +326,8 @@ def to_itself(rank, world_size, grad, send, recv):
         (backwards, "out of order"),
         (sums, "nothing is to be added"),
         (whole_lists, "a piece for each is enough"),
-        (same_piece, "changed before it was sent"),
-        (waits, "which never sends"),
+        (same_piece, "which piece was sent"),
+        (waits, "which waits, too"),
         (neighbours, "still holds its own 11 where rank 1's piece should be"),
         (to_itself, "right: "),
         (None, "TypeError"),

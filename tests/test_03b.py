@@ -79,6 +79,7 @@ def test_the_experiments_say_what_the_lesson_says():
         ("mixed", CPU, "rank 0 stood .* dist.all_reduce.*\n.* stood .* dist.broadcast"),
         ("mixed", CAREFUL, "ALLREDUCE"),
         ("short", CAREFUL, "Tensor shapes"),
+        ("long", CPU, "SIGABRT|Received data size doesn't match expected size"),
         ("absent", CPU, "Timed out waiting 4000ms"),
         ("absent", CAREFUL, "Ranks 2 failed to pass monitoredBarrier"),
         ("watched", CPU, "Ranks 2 failed to pass monitoredBarrier"),
@@ -146,6 +147,8 @@ def test_a_part_of_a_recording_begins_at_rest():
     assert [e["step"] for e in part] == [0, 0, 1, 1]
     assert part.header["pace"] == 2
     assert repr(Player(part)) == "Player: 2 states"
+    with pytest.raises(ValueError, match="no phase 'give all', but rest, give, take"):
+        only(recording(), "give all")
 
 
 def test_a_message_shows_what_travels_and_not_what_is_made_of_it():
@@ -222,31 +225,56 @@ def test_right_call(answers, says, capsys):
     assert says in capsys.readouterr().out
 
 
+def told(rank, mean):
+    return f"mean loss {mean}" if rank == 0 else None
+
+
+def divides_first(rank, world_size, loss, all_reduce):
+    loss /= world_size
+    all_reduce(loss)
+    return told(rank, f"{loss.item():.2f}")
+
+
+def calls_twice(rank, world_size, loss, all_reduce):
+    all_reduce(loss)
+    all_reduce(loss)
+    return told(rank, loss.item() / world_size)
+
+
+def empties_first(rank, world_size, loss, all_reduce):
+    loss.zero_()
+    all_reduce(loss)
+    return told(rank, loss.item() / world_size)
+
+
 @pytest.mark.parametrize(
     ("program", "says"),
     [
         (lambda r, n, loss, add: None, "no rank calls all_reduce"),
         (lambda r, n, loss, add: add(loss) if r == 0 else None, "only rank 0 made"),
-        (lambda r, n, loss, add: add(loss), "rank 0 returned nothing"),
-        (lambda r, n, loss, add: (add(loss), "mean")[1], "rank 0 alone should"),
         (
-            lambda r, n, loss, add: (
-                (add(loss), f"mean loss {loss.item()}" * (r == 0))[1] or None
-            ),
-            "the mean is 2.5",
+            lambda r, n, loss, add: add(loss) if r else None,
+            "only ranks 1, 2 and 3 made",
         ),
+        (lambda r, n, loss, add: add(loss), "rank 0 told nothing"),
         (
-            lambda r, n, loss, add: (
-                add(loss),
-                f"mean loss {loss.item() / n}" if r == 0 else None,
-            )[1],
-            "right: ",
+            lambda r, n, loss, add: (add(loss), "mean")[1],
+            "ranks 1, 2 and 3 told it, too",
         ),
+        (lambda r, n, loss, add: (add(loss), r or None)[1], "3 told, not rank 0"),
+        (lambda r, n, loss, add: (add(loss), told(r, loss.item()))[1], "mean is 2.5"),
+        (lambda r, n, loss, add: (add(loss), None if r else 2.5)[1], "not the text"),
+        (lambda r, n, loss, add: (add(loss), told(r, "nan"))[1], "the mean is 2.5"),
         (lambda r, n, loss, add: 1 / 0, "rank 0 raised ZeroDivisionError"),
         (lambda r, n, loss, add: (r or add(loss), add(loss)), "[2, 1, 1, 1]"),
+        (calls_twice, "'mean loss 10.0': the mean is 2.5"),
+        (empties_first, "'mean loss 0.0': the mean is 2.5"),
+        (lambda r, n, loss, add: (add(loss), told(r, loss.item() / n))[1], "right: "),
+        (divides_first, "right: "),
+        (None, "TypeError"),
     ],
-    ids=["none", "one", "silent", "all", "sum", "right", "raises", "twice"],
 )
-def test_mended(program, says, capsys):
+def test_mended(program, says, capsys, monkeypatch):
+    monkeypatch.setattr("ringside.mailboxes.PATIENCE", 0.2)
     check.mended(program)
     assert says in capsys.readouterr().out

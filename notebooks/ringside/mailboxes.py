@@ -38,6 +38,8 @@ def simulate(
 
     def one(rank: int) -> None:
         def send(to: int, tensor: torch.Tensor) -> None:
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError("it is send(to, tensor): the receiver comes first")
             if to not in range(size):
                 raise ValueError(f"rank {rank} sends to rank {to}, which is not there")
             done.messages[rank] += 1
@@ -48,17 +50,16 @@ def simulate(
                 if blocking and not box.all_tasks_done.wait_for(
                     lambda: not box.unfinished_tasks, PATIENCE
                 ):
-                    raise TimeoutError(
-                        f"rank {rank} sends to rank {to}, which does not receive"
-                    )
+                    raise TimeoutError(f"rank {rank} sends to rank {to}", to)
 
-        def recv(source: int) -> torch.Tensor:
+        def recv(source: int, *more) -> torch.Tensor:
+            if more:
+                raise TypeError("it is recv(source), which returns a tensor")
             try:
                 tensor = boxes[source, rank].get(timeout=PATIENCE)
             except queue.Empty:
-                raise TimeoutError(
-                    f"rank {rank} waits for rank {source}, which never sends"
-                ) from None
+                text = f"rank {rank} waits for rank {source}"
+                raise TimeoutError(text, source) from None
             boxes[source, rank].task_done()
             done.received[rank] += tensor.nbytes
             return tensor
@@ -68,8 +69,12 @@ def simulate(
     errors = at_once(one, size)
     if errors:
         waiting = [r for r in errors if isinstance(errors[r], TimeoutError)]
-        cause = min(set(errors) - set(waiting) or waiting)
-        raise errors[cause]
+        if wrong := set(errors) - set(waiting):
+            raise errors[min(wrong)]
+        alone = [r for r in waiting if errors[r].args[1] not in waiting]
+        text = errors[min(alone or waiting)].args[0]
+        does = "does not answer" if alone else "waits, too"
+        raise TimeoutError(f"{text}, which {does}")
     return done
 
 

@@ -1,9 +1,13 @@
 """Checks the answers of lesson 03b."""
 
+import re
+import threading
 from collections.abc import Callable
 
 import torch
 
+from .. import mailboxes
+from ..failure import name
 from .say import TODO, say
 
 PIECES = [[10 * (rank + 1) + to for to in range(4)] for rank in range(4)]
@@ -89,34 +93,42 @@ def mended(program: Callable) -> None:
 def report_mistake(program: Callable) -> str | None:
     """Return what is wrong with a report of the mean loss, or None."""
     for size in (4, 2):
-        told, calls = [], []
-        for rank in range(size):
+        told, given = [None] * size, [[] for _ in range(size)]
+        door = threading.Barrier(size)
+
+        def one(rank: int, size=size, told=told, given=given, door=door) -> None:
+            def all_reduce(tensor: torch.Tensor) -> None:
+                given[rank].append(tensor.clone())
+                door.wait(mailboxes.PATIENCE)
+                tensor.copy_(sum(numbers[len(given[rank]) - 1] for numbers in given))
+                door.wait(mailboxes.PATIENCE)
+
             loss = torch.tensor([float(rank + 1)])
-            made = []
+            told[rank] = program(rank, size, loss, all_reduce)
 
-            def all_reduce(tensor, made=made, total=size * (size + 1) / 2):
-                made.append(tensor)
-                tensor.fill_(total)
-
-            try:
-                told.append(program(rank, size, loss, all_reduce))
-            except Exception as error:  # noqa: BLE001 it is the learner's
+        errors = mailboxes.at_once(one, size)
+        for rank, error in sorted(errors.items()):
+            if not isinstance(error, threading.BrokenBarrierError):
                 return f"rank {rank} raised {type(error).__name__}: {error}"
-            calls.append(len(made))
+        calls = [len(numbers) for numbers in given]
         if not any(calls):
-            return f"no rank calls all_reduce, so rank 0 tells its own loss: {told[0]}"
+            return "no rank calls all_reduce, so none can know the mean"
         if len({*calls}) > 1:
             if all(calls):
                 return f"with {size} ranks, they call {calls} times, and some wait for ever"
             here = [rank for rank in range(size) if calls[rank]]
-            return (
-                f"with {size} ranks, only rank{'s' * (len(here) > 1)} "
-                f"{' and '.join(map(str, here))} made the call, and would wait for ever"
-            )
-        if any(text is not None for text in told[1:]):
-            return "every rank tells the mean: rank 0 alone should"
+            return f"with {size} ranks, only {name(here)} made the call, and would wait for ever"
+        others = [rank for rank in range(1, size) if told[rank] is not None]
         if told[0] is None:
-            return "rank 0 returned nothing"
-        if told[0] != f"mean loss {(size + 1) / 2}":
-            return f"with {size} ranks, rank 0 told {told[0]!r}: the mean is {(size + 1) / 2}"
+            return (
+                f"{name(others)} told, not rank 0" if others else "rank 0 told nothing"
+            )
+        if others:
+            return f"{name(others)} told it, too: rank 0 alone should"
+        mean = (size + 1) / 2
+        if not isinstance(told[0], str):
+            return f"rank 0 returned {told[0]!r}, and not the text 'mean loss {mean}'"
+        number = told[0].removeprefix("mean loss ")
+        if not re.fullmatch(r"\d+(\.\d+)?", number) or float(number) != mean:
+            return f"with {size} ranks, rank 0 told {told[0]!r}: the mean is {mean}"
     return None

@@ -48,14 +48,12 @@ def talk_mistake(rank_2, chain_steps, circle_messages) -> str | None:
 def in_turns(program: Callable) -> None:
     """Check a swap to the right whose send waits until the message is taken."""
     say(
-        turns_mistake(program), "each has its left neighbour's number, and nobody waits"
+        turns_mistake(program), "each has its left neighbour's number, and nobody hangs"
     )
 
 
 def turns_mistake(program: Callable) -> str | None:
     """Return what is wrong with a swap to the right, or None."""
-    if untouched(program):
-        return TODO
     for size in (4, 2, 3, 5):
         case = f"with {size} ranks"
         mine = [torch.tensor([rank + 1]) for rank in range(size)]
@@ -72,7 +70,10 @@ def turns_mistake(program: Callable) -> str | None:
             if grad.tolist() == [rank + 1]:
                 if not sum(done.messages):
                     return "no rank has sent anything"
-                return f"{case}, rank {rank} still holds its own: change grad itself"
+                return (
+                    f"{case}, rank {rank} still holds its own: does it receive, and"
+                    " change grad itself?"
+                )
             found = grad.tolist()[0] if grad.numel() == 1 else grad.tolist()
             if found == (rank + 1) % size + 1:
                 return f"{case}, rank {rank} holds its right neighbour's number"
@@ -133,7 +134,7 @@ def pieces_mistake(program: Callable) -> str | None:
                 )
             return (
                 f"{case}, rank {rank} got {foreign[0]} from rank {giver}, and that is"
-                " for somebody else: was grad changed before it was sent?"
+                " for somebody else: which piece was sent, and was it changed before?"
             )
         if sum(done.sent) > size * size * 8:
             return f"{case}, whole lists are sent: a piece for each is enough"
