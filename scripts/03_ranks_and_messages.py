@@ -126,10 +126,8 @@ def meet(rank, size):
         dist.destroy_process_group()
         how = {"init_method": method, "rank": rank, "world_size": size}
         dist.init_process_group(backend, timeout=timedelta(minutes=1), **how)
-        line = columns(method.partition("//")[0] + "//", from_all(rank))
-        if method.startswith("tcp"):
-            line += f"   open to {callers(place[0])}"
-        yield line
+        who = f"   open to {callers(place[0])}" * method.startswith("tcp")
+        yield columns(method.partition("//")[0] + "//", from_all(rank)) + who
     if rank == 0:
         shutil.rmtree(place[1])
 

@@ -325,11 +325,9 @@ def main():
         stop(f"--root must be one of ranks 0 to {world_size - 1}, not {root}")
     if args.show in BROKEN and world_size == 1:
         stop(f"--show {args.show} breaks nothing on one rank: take two or more")
-    if args.show not in (None, *COLLECTIVES):
-        if args.root is not None:
-            stop(f"--root is for collectives, not for {args.show}")
-        if args.record:
-            stop(f"--record keeps collectives, not {args.show}")
+    for flag in ("root", "record") if args.show not in (None, *COLLECTIVES) else ():
+        if getattr(args, flag) is not None:
+            stop(f"--{flag} is for collectives, not for {args.show}")
     if args.record and not args.record.absolute().parent.is_dir():
         stop(f"--record: there is no folder {args.record.parent}")
 

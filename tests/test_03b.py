@@ -110,7 +110,7 @@ def test_what_is_broken_fails_as_the_lesson_says(experiment, env, says):
         (
             2,
             ["--show", "late", "--record", "x"],
-            "--record keeps collectives, not late",
+            "--record is for collectives, not for late",
         ),
         (1, ["--show", "mixed"], "breaks nothing on one rank: take two or more"),
         (
