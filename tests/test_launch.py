@@ -434,6 +434,12 @@ def test_a_rank_that_hangs_is_named_with_its_line(place, warm):
     assert "time.sleep(600)" in shown(error)
 
 
+def test_ranks_that_never_came_to_the_script_are_told():
+    error = failure.hung({"hung": [0, 1], "stderr": {}}, 4, 3.0, Path("x.py"))
+    assert error.details == "ranks 0 and 1 stood before the first line of the script"
+    assert str(error) == "2 of 4 ranks still ran after 3 s, and were ended"
+
+
 ENDLESS = float("inf")
 REFUSED = [
     (("no_such_lesson",), {}),
