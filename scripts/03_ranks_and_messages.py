@@ -1,15 +1,13 @@
-"""Let processes that share nothing meet, and pass numbers on in every way torch has.
+"""Let processes that share nothing meet, and agree on a sum by messages alone.
 
     torchrun --standalone --nproc-per-node 4 scripts/03_ranks_and_messages.py
     torchrun --standalone --nproc-per-node gpu scripts/03_ranks_and_messages.py
 
 The first line needs no GPU; the second gives each GPU a rank. Then try:
 
-    --show gather         one only: a collective; or meet, groups, relay, swap,
-                          operators, leftovers, halves, late, count; or, broken:
-                          blocked, mixed, short, absent, watched, rank_0_only, own_group
-    --root 2              the rank that gives to all, or gets from all
-    --record flow.jsonl   keep what every rank had and got, one JSON object per line
+    --show meet           one experiment: meet, carry, bits, swap, groups; or a
+                          broken one: blocked, absent, own_group
+    --record flow.jsonl   keep what every rank had and gave, one JSON object per line
 
 The last line begins with "ok". The lesson: notebooks/03_ranks_and_messages.ipynb
 """
@@ -30,86 +28,189 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-MINUTE = timedelta(minutes=1)
-BLOCK = 2**18  # numbers in a piece, when bytes are counted
 PHASES = {
     "numbers": "Each rank has one number: its rank + 1.",
-    "pieces": "A piece for each rank: 10 (rank + 1) + the number of who is to get it.",
+    "there": "Chain: each adds its own to what comes from the left.",
+    "back": "Chain: the last one has the sum, and it is passed back.",
+    "circle": "Circle: all pass on, to the right, what came last, and add it.",
 }
+KINDS = [torch.int64, torch.float32, torch.bfloat16, torch.int16, torch.complex64]
 
 
-def broadcast(own, pieces, root):
-    """Everyone gets the root's number."""
-    dist.broadcast(own, root)
-    return [own]
+def chain(rank, size, number, see):
+    """Add up to the right, one rank after another, and pass the sum back."""
+    came = torch.zeros_like(number)
+    for giver in range(size - 1):
+        if rank == giver:
+            dist.send(number, giver + 1)
+        elif rank == giver + 1:
+            dist.recv(came, giver)
+            number += came
+        see("there", number, giver, giver + 1)
+    for giver in range(size - 1, 0, -1):
+        if rank == giver:
+            dist.send(number, giver - 1)
+        elif rank == giver - 1:
+            dist.recv(number, giver)
+        see("back", number, giver, giver - 1)
 
 
-def scatter(own, pieces, root):
-    """Everyone gets its piece from the root."""
-    dist.scatter(own, pieces if dist.get_rank() == root else None, root)
-    return [own]
+def circle(rank, size, number, see):
+    """All at once, pass on to the right what came last from the left, and add it."""
+    right, left = (rank + 1) % size, (rank - 1) % size
+    given, came = number.clone(), torch.zeros_like(number)
+    for _ in range(size - 1):
+        exchange(given, right, came, left)
+        number += came
+        see("circle", number, rank, right, given)
+        given = came.clone()
 
 
-def gather(own, pieces, root):
-    """The root gets the numbers of all."""
-    got = [torch.zeros_like(own) for _ in pieces] if dist.get_rank() == root else []
-    dist.gather(own, got, root)
-    return got
+def exchange(given, to, came, source, group=None):
+    """Begin to send and to receive, both at once, and only then wait for both."""
+    both = [dist.P2POp(dist.isend, given, to, group)]
+    both += [dist.P2POp(dist.irecv, came, source, group)]
+    for request in dist.batch_isend_irecv(both):
+        request.wait()
 
 
-def reduce(own, pieces, root):
-    """The root gets the sum of the numbers of all."""
-    dist.reduce(own, root)
-    return [own] if dist.get_rank() == root else []
+def swap(rank, size):
+    """Begin to send right, begin to receive from the left, and then wait for both."""
+    own, came = torch.tensor([[rank + 1], [0]])
+    if size > 1 and dist.get_backend() == "gloo":  # nccl wants both at once
+        requests = [dist.isend(own, (rank + 1) % size)]
+        requests += [dist.irecv(came, (rank - 1) % size)]
+        for request in requests:
+            request.wait()
+        yield columns("isend, irecv", from_all(came.item()))
+    if size > 1:
+        exchange(own, (rank + 1) % size, came, (rank - 1) % size)
+        yield columns("batch", from_all(came.item()))
 
 
-def all_gather(own, pieces, root):
-    """Everyone gets the numbers of all."""
-    got = [torch.zeros_like(own) for _ in pieces]
-    dist.all_gather(got, own)
-    return got
+def bits(rank, size):
+    """Agree on a sum of fractions by chain and by circle, and see if all have it."""
+    for way in (chain, circle):
+        number = torch.tensor([(rank + 1) / 10], dtype=torch.float64)
+        way(rank, size, number, lambda *_: None)
+        yield columns(way.__name__, from_all(number.item()), 20)
 
 
-def all_to_all(own, pieces, root):
-    """Everyone gets its piece from each."""
-    given = torch.stack(pieces)
-    got = torch.zeros_like(given)
-    dist.all_to_all_single(got, given)
-    return list(got)
+def blocked(rank, size):
+    """Broken: everyone sends right before it receives, if only a message of 0 bytes."""
+    nothing = torch.zeros(0)
+    dist.send(nothing, (rank + 1) % size)
+    dist.recv(nothing, (rank - 1) % size)
 
 
-def all_reduce(own, pieces, root):
-    """Everyone gets the sum of the numbers of all."""
-    dist.all_reduce(own)
-    return [own]
+def absent(rank, size):
+    """Broken: the last rank is busy elsewhere, and the others are in the chain."""
+    if rank == size - 1:
+        time.sleep(20)
+    chain(rank, size, labelled(rank + 1), lambda *_: None)
 
 
-def reduce_scatter(own, pieces, root):
-    """Everyone gets the sum of the pieces that are for it."""
-    dist.reduce_scatter(own, pieces)
-    return [own]
+def meet(rank, size):
+    """Meet by environment, then at an address, then through a file."""
+    where, backend = os.environ["MASTER_ADDR"], dist.get_backend()
+    port = int(os.environ["MASTER_PORT"])
+    yield columns("env://", from_all(rank)) + f"   open to {callers(port)}"
+    place = [0, ""]
+    if rank == 0:
+        with socket.socket() as free:
+            free.bind((where, 0))  # any port that is free
+            place = [free.getsockname()[1], tempfile.mkdtemp()]
+    dist.broadcast_object_list(place, 0)
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # rank 0 listens, not torchrun
+    for method in (f"tcp://{where}:{place[0]}", f"file://{place[1]}/meeting"):
+        dist.destroy_process_group()
+        how = {"init_method": method, "rank": rank, "world_size": size}
+        dist.init_process_group(backend, timeout=timedelta(minutes=1), **how)
+        who = f"   open to {callers(place[0])}" * method.startswith("tcp")
+        yield columns(method.partition("//")[0] + "//", from_all(rank)) + who
+    if rank == 0:
+        shutil.rmtree(place[1])
 
 
-def barrier(own, pieces, root):
-    """Nobody gets anything, but nobody goes on before all have come."""
-    dist.barrier()
-    return []
+def callers(port):
+    """Return who may call at a port of this machine, where Linux tells."""
+    for table in map(Path, ("/proc/net/tcp", "/proc/net/tcp6")):
+        for line in table.read_text().splitlines()[1:] if table.exists() else []:
+            _, here, _, state, *_ = line.split()
+            address, _, number = here.partition(":")
+            if state == "0A" and int(number, 16) == port:  # it listens there
+                return "any machine" if set(address) == {"0"} else "this machine"
+    return "I can't tell whom"
 
 
-def expected(name, rank, size, root):
-    """Return by arithmetic what a rank gets: numbers, each with whose it is."""
-    each, mine = range(size), rank == root
-    return {
-        "broadcast": [[root + 1, root]],
-        "scatter": [[10 * (root + 1) + rank, root]],
-        "gather": [[r + 1, r] for r in each] if mine else [],
-        "reduce": [[size * (size + 1) // 2, *each]] if mine else [],
-        "all_gather": [[r + 1, r] for r in each],
-        "all_to_all": [[10 * (r + 1) + rank, r] for r in each],
-        "all_reduce": [[size * (size + 1) // 2, *each]],
-        "reduce_scatter": [[5 * size * (size + 1) + size * rank, *each]],
-        "barrier": [],
-    }[name]
+def carry(rank, size):
+    """Try every call with every kind of number, on each backend there is here."""
+    ways, said = [("gloo", "cpu")] + [("gloo", "cuda")] * torch.cuda.is_available(), []
+    if dist.get_backend() == "nccl":
+        ways += [("nccl", "cuda"), ("nccl", "cpu")]
+    for backend, device in ways:
+        group = dist.new_group(backend=backend, timeout=timedelta(seconds=20))
+        yield columns(f"{backend}, {device}", [str(kind)[6:] for kind in KINDS], 11)
+        for name in calls(rank, size, KINDS[0], device, group):
+            found = ["yes"] * len(KINDS)
+            for i, kind in enumerate(KINDS):
+                error = refusal(calls(rank, size, kind, device, group)[name])
+                same = {bool(e) for e in from_all(error)} == {bool(error)}
+                must(same, f"{name} of {kind}: not on all ranks: {error}")
+                if error:
+                    said += [error] * (error not in said)
+                    found[i] = f"no({said.index(error) + 1})"
+            yield columns(name, found, 11)
+    yield from (f"({i}) {error}" for i, error in enumerate(said, 1))
+
+
+def calls(rank, size, kind, device, group):
+    """Return every call, ready to be made with numbers of a kind."""
+    own, other = torch.ones(2, 1, dtype=kind, device=device)
+    each = list(torch.ones(size, 1, dtype=kind, device=device))
+    given, mean = torch.ones(2, size, dtype=kind, device=device)[0], dist.ReduceOp.AVG
+    right, left, mine = (rank + 1) % size, (rank - 1) % size, rank == 0
+    found = {
+        "broadcast": lambda: dist.broadcast(own, 0, group),
+        "scatter": lambda: dist.scatter(own, each if mine else None, 0, group),
+        "gather": lambda: dist.gather(own, each if mine else None, 0, group),
+        "reduce": lambda: dist.reduce(own, 0, group=group),
+        "all_gather": lambda: dist.all_gather(each, own, group),
+        "all_to_all": lambda: dist.all_to_all_single(given.clone(), given, group=group),
+        "all_reduce": lambda: dist.all_reduce(own, group=group),
+        "all_reduce, mean": lambda: dist.all_reduce(own, mean, group),
+        "reduce_scatter": lambda: dist.reduce_scatter(own, each, group=group),
+    }
+    message = {"send, recv": lambda: exchange(own, right, other, left, group)}
+    return message | found if size > 1 else found
+
+
+def refusal(call):
+    """Make a call; return the first line of its error, or an empty text."""
+    try:
+        call()
+    except (RuntimeError, ValueError, TypeError) as error:
+        return f"{error}".partition("\n")[0]
+    return ""
+
+
+def groups(rank, size):
+    """Add up among even ranks and among odd ones: every rank helps to make both."""
+    even, odd = (dist.new_group(list(range(size))[i::2] or [0]) for i in (0, 1))
+    total = torch.tensor([rank + 1])
+    dist.all_reduce(total, group=odd if rank % 2 else even)
+    yield columns("sum", from_all(total.item()))
+
+
+def own_group(rank, size):
+    """Broken: each rank makes its own group only, and two of them come late."""
+    time.sleep(rank % 4 in (1, 2))
+    team = list(range(size))[rank % 2 :: 2]
+    own = labelled(rank + 1)
+    dist.all_reduce(own, group=dist.new_group(team))
+    found = unlabelled(own)[1:]
+    if rank == 0:
+        must(found == team, f"rank 0 of the group {team} added up ranks {found}")
 
 
 def labelled(value):
@@ -122,29 +223,6 @@ def labelled(value):
 def unlabelled(places):
     """Return a number, and the ranks that are in it."""
     return [int(places.sum()), *places.nonzero().flatten().tolist()]
-
-
-def perform(name, rank, size, root, note):
-    """Run a collective, check it, note who gave what to whom, and return a line."""
-    kind = "numbers" if COLLECTIVES[name] in NUMBERS else "pieces"
-    own = labelled(rank + 1)
-    pieces = [labelled(10 * (rank + 1) + to) for to in range(size)]
-    has = [unlabelled(number) for number in (pieces if kind == "pieces" else [own])]
-    got = COLLECTIVES[name](own, pieces, root)
-    found, right = list(map(unlabelled, got)), expected(name, rank, size, root)
-    must(found == right, f"{name}: rank {rank} got {found}, not {right}")
-    everyone = from_all([number.tolist() for number in got])
-    sends = [
-        [to, "gets", [[places[rank], rank]]]
-        for to in range(size)
-        for places in everyone[to]
-        if to != rank and places[rank]
-    ]
-    note(kind, {"has": has})
-    gets = {"gets": found} if found else {}
-    note(name, {"has": has} | gets, sends=sends, call=name)
-    shown = [" ".join(str(sum(places)) for places in theirs) for theirs in everyone]
-    return columns(name, [numbers or "-" for numbers in shown], 3 * size + 2)
 
 
 def from_all(value):
@@ -163,194 +241,6 @@ def must(true, message):
     """Raise ValueError if torch does not behave as this script says."""
     if not true:
         raise ValueError(message)
-
-
-def meet(rank, size):
-    """Meet by environment, then at an address, then through a file."""
-    where, backend = os.environ["MASTER_ADDR"], dist.get_backend()
-    yield columns("env://", from_all(rank))
-    place = [0, ""]
-    if rank == 0:
-        with socket.socket() as free:
-            free.bind((where, 0))  # any port that is free
-            place = [free.getsockname()[1], tempfile.mkdtemp()]
-    dist.broadcast_object_list(place, 0)
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # rank 0 listens, not torchrun
-    for method in (f"tcp://{where}:{place[0]}", f"file://{place[1]}/meeting"):
-        dist.destroy_process_group()
-        how = {"init_method": method, "rank": rank, "world_size": size}
-        dist.init_process_group(backend, timeout=MINUTE, **how)
-        yield columns(method.partition("//")[0] + "//", from_all(rank))
-    if rank == 0:
-        shutil.rmtree(place[1])
-
-
-def groups(rank, size):
-    """Add up among even ranks and among odd ones: every rank helps to make both."""
-    even, odd = (dist.new_group(list(range(size))[i::2] or [0]) for i in (0, 1))
-    total = torch.tensor([rank + 1])
-    dist.all_reduce(total, group=odd if rank % 2 else even)
-    yield columns("sum", from_all(total.item()))
-
-
-def relay(rank, size):
-    """Get a number from the left, add your own, send it right."""
-    number = torch.zeros(1, dtype=torch.int64)
-    if rank > 0:
-        dist.recv(number, rank - 1)
-    number += rank + 1
-    if rank < size - 1:
-        dist.send(number, rank + 1)
-    yield columns("relay", from_all(number.item()))
-
-
-def swap(rank, size):
-    """Begin to send right and to receive from the left, and only then wait for both."""
-    right, left = (rank + 1) % size, (rank - 1) % size
-    own, came = torch.tensor([[rank + 1], [0]])
-    if size > 1 and dist.get_backend() == "gloo":  # nccl wants both at once
-        for request in [dist.isend(own, right), dist.irecv(came, left)]:
-            request.wait()
-        yield columns("isend, irecv", from_all(came.item()))
-    if size > 1:
-        both = [dist.P2POp(dist.isend, own, right), dist.P2POp(dist.irecv, came, left)]
-        for request in dist.batch_isend_irecv(both):
-            request.wait()
-        yield columns("batch", from_all(came.item()))
-
-
-def blocked(rank, size):
-    """Broken: everyone sends right before it receives, if only a message of 0 bytes."""
-    nothing = torch.zeros(0)
-    dist.send(nothing, (rank + 1) % size)
-    dist.recv(nothing, (rank - 1) % size)
-
-
-def operators(rank, size):
-    """Combine rank + 1 of all ranks with each operator there is."""
-    for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"):
-        result = torch.tensor([rank + 1.0 if name == "AVG" else rank + 1])
-        try:
-            dist.all_reduce(result, getattr(dist.ReduceOp, name))
-            yield columns(name, from_all(result.item()))
-        except (RuntimeError, ValueError) as error:
-            yield f"{name:16}{error}".partition("\n")[0]
-
-
-def leftovers(rank, size):
-    """See what a reduce leaves in the tensors of all: only the root's is promised."""
-    own = labelled(rank + 1)
-    dist.reduce(own, 0)
-    yield columns("reduce", from_all(int(own.sum())))
-
-
-def halves(rank, size):
-    """Find the same sums with one call and with two."""
-    pieces = torch.arange(size) + 10 * (rank + 1)
-    half, sums = torch.zeros(1, dtype=torch.int64), pieces.clone()
-    dist.reduce_scatter(half, list(pieces.split(1)))
-    yield columns("reduce_scatter", from_all(half.item()), 4 * size + 4)
-    whole = [torch.zeros_like(half) for _ in range(size)]
-    dist.all_gather(whole, half)
-    yield columns("then all_gather", from_all(spelled(torch.cat(whole))), 4 * size + 4)
-    dist.all_reduce(sums)
-    yield columns("all_reduce", from_all(spelled(sums)), 4 * size + 4)
-    must(torch.equal(torch.cat(whole), sums), f"{whole} in two calls, {sums} in one")
-
-
-def late(rank, size):
-    """Let the last rank come late, and see who waits: with a barrier, and without."""
-    ways = {"no barrier": ["all_reduce"], "barrier first": ["barrier", "all_reduce"]}
-    for way, calls in ways.items():
-        own = labelled(rank + 1)
-        dist.barrier()
-        time.sleep(0.6 * (rank == size - 1))
-        begin = time.monotonic()
-        for name in calls:
-            COLLECTIVES[name](own, [], 0)
-        total = int(own.sum())  # a GPU waits here
-        waited = time.monotonic() - begin > 0.3
-        must(waited == (rank < size - 1), f"rank {rank} waited: {waited}")
-        yield columns(way, from_all(total), 4)
-        yield columns("waited", from_all("yes" if waited else "no"), 4)
-
-
-def count(rank, size):
-    """Count the bytes that this machine sends to itself, in pieces, and the arrows."""
-    yield columns("", ["arrows", "counted"])
-    for name, collective in COLLECTIVES.items():
-        own, *pieces = torch.zeros(1 + size, BLOCK)
-        counted = []
-        for _ in range(4):  # the least: others may be sending, too
-            dist.barrier()
-            before = carried()
-            dist.barrier()
-            collective(own, pieces, 0)
-            dist.barrier()
-            counted.append((carried() - before) / own.nbytes)
-        found = [expected(name, r, size, 0) for r in range(size)]
-        arrows = sum(r != to for to in range(size) for _, *w in found[to] for r in w)
-        yield columns(name, [arrows, f"{min(counted):.1f}"])
-
-
-def carried():
-    """Return how many bytes this machine has sent to itself, where Linux counts them."""
-    counts = Path("/proc/net/dev")
-    lines = counts.read_text().splitlines() if counts.exists() else []
-    rows = [line.replace(":", " ").split() for line in lines]
-    return sum(int(row[9]) for row in rows if row[0] == "lo")
-
-
-def mixed(rank, size):
-    """Broken: rank 0 calls all_reduce, and the others call broadcast."""
-    own = labelled(rank + 1)
-    if rank == 0:
-        dist.all_reduce(own)
-    else:
-        dist.broadcast(own, 0)
-
-
-def short(rank, size):
-    """Broken: the root has one number to give, and rank r has room for r + 1."""
-    numbers = torch.full((rank + 1,), rank + 1)
-    dist.broadcast(numbers, 0)
-    yield columns("broadcast", from_all(spelled(numbers)), 2 * size + 2)
-
-
-def absent(rank, size):
-    """Broken: the last rank is busy elsewhere."""
-    if rank == size - 1:
-        time.sleep(9)
-    dist.all_reduce(labelled(rank + 1))
-
-
-def watched(rank, size):
-    """Broken: the last rank is busy elsewhere, and the others wait for a second."""
-    group = dist.new_group(backend="gloo")
-    if rank == size - 1:
-        time.sleep(9)
-    dist.monitored_barrier(group, timedelta(seconds=1), wait_all_ranks=True)
-
-
-def rank_0_only(rank, size):
-    """Broken: only rank 0 makes the call, as if it were a message of its own."""
-    if rank == 0:
-        dist.all_reduce(labelled(rank + 1))
-
-
-def own_group(rank, size):
-    """Broken: each rank makes its own group only, and two of them come late."""
-    time.sleep(rank % 4 in (1, 2))
-    team = list(range(size))[rank % 2 :: 2]
-    own = labelled(rank + 1)
-    dist.all_reduce(own, group=dist.new_group(team))
-    found = unlabelled(own)[1:]
-    must(found == team, f"rank {rank} of the group {team} added up ranks {found}")
-
-
-def spelled(numbers):
-    """Return numbers with a space between them."""
-    return " ".join(str(number) for number in numbers.tolist())
 
 
 def save_recording(path, header, events):
@@ -374,31 +264,26 @@ def stop(message):
     sys.exit(2)
 
 
-NUMBERS = [broadcast, gather, reduce, all_gather, all_reduce]
-PIECES = [scatter, all_to_all, reduce_scatter]  # these take one for each rank
-COLLECTIVES = {each.__name__: each for each in [*NUMBERS, *PIECES, barrier]}
-EXPERIMENTS = [meet, groups, relay, swap, operators, leftovers, halves, late, count]
-EXPERIMENTS = {each.__name__: each for each in [*EXPERIMENTS, short]}
-BROKEN = [blocked, mixed, absent, watched, rank_0_only, own_group]
-BROKEN = {each.__name__: each for each in BROKEN}
+EXPERIMENTS = {each.__name__: each for each in [meet, carry, bits, swap, groups]}
+BROKEN = {each.__name__: each for each in [blocked, absent, own_group]}
 
 
 @errors.record
 def main():
     parser = argparse.ArgumentParser(usage="see the top of this script")
-    names = [*COLLECTIVES, *EXPERIMENTS, *BROKEN]
-    parser.add_argument("--show", choices=names, metavar="NAME")
-    parser.add_argument("--root", type=int, default=0)
+    parser.add_argument("--show", choices=[*EXPERIMENTS, *BROKEN], metavar="NAME")
     parser.add_argument("--record", type=Path)
     parser.error = stop
     args = parser.parse_args()
     if "RANK" not in os.environ:
         stop(f"try torchrun --standalone --nproc-per-node 4 {sys.argv[0]}")
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if not 0 <= args.root < world_size:
-        stop(f"--root must be one of ranks 0 to {world_size - 1}, not {args.root}")
-    if args.record and args.show not in (None, *COLLECTIVES):
-        stop(f"--record keeps collectives, not {args.show}")
+    if args.show in BROKEN and world_size == 1:
+        stop(f"--show {args.show} breaks nothing on one rank: take two or more")
+    if args.show == "own_group" and world_size != 4:
+        stop(f"--show own_group tells of four ranks, not of {world_size}")
+    if args.record and args.show:
+        stop(f"--record keeps the chain and the circle, not {args.show}")
     if args.record and not args.record.absolute().parent.is_dir():
         stop(f"--record: there is no folder {args.record.parent}")
 
@@ -407,27 +292,36 @@ def main():
         device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
         torch.cuda.set_device(device)
     torch.set_default_device(device)
-    dist.init_process_group(backend, timeout=MINUTE)
+    limit = timedelta(seconds=5 if args.show == "absent" else 60)
+    dist.init_process_group(backend, timeout=limit)
     events, lines = [], []
 
-    def note(phase, holds, **more):
-        if phase not in [event["phase"] for event in events]:
-            event = {"step": len(events), "rank": rank, "phase": phase, "holds": holds}
-            events.append(event | more)
+    def see(phase, number, giver=None, taker=None, given=None):
+        event = {"step": len(events), "rank": rank, "phase": phase}
+        event["holds"] = {"sum": [unlabelled(number)]}
+        sent = unlabelled(number if given is None else given)
+        event["sends"] = [[taker, "sum", [sent]]] if rank == giver else []
+        events.append(event)
 
     if args.show in EXPERIMENTS:
         lines += EXPERIMENTS[args.show](rank, world_size)
     elif args.show in BROKEN:
         BROKEN[args.show](rank, world_size)
         dist.barrier()  # the next call of those who came through
-        must(world_size == 1, f"{args.show} did not fail on {world_size} ranks")
+        must(False, f"{args.show} did not fail on {world_size} ranks")
     else:
-        for name in [args.show] if args.show else COLLECTIVES:
-            lines.append(perform(name, rank, world_size, args.root, note))
+        for way in (chain, circle):
+            number, first = labelled(rank + 1), len(events)
+            see("numbers", number)
+            way(rank, world_size, number, see)
+            total = world_size * (world_size + 1) // 2
+            must(number.sum() == total, f"{way.__name__}: {number}, not {total}")
+            steps = len(events) - first - 1
+            sent = sum(from_all(sum(len(e["sends"]) for e in events[first:])))
+            lines.append(columns(way.__name__, from_all(int(number.sum())), 5))
+            lines[-1] += f"   {sent} messages in {steps} step{'s' * (steps != 1)}"
     header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "flow"}
-    header["phases"] = PHASES | {name: f.__doc__ for name, f in COLLECTIVES.items()}
-    header |= {"pace": 2, "fresh": ["gets"]}  # each step is a picture of its own
-    save_recording(args.record, header, events)
+    save_recording(args.record, header | {"phases": PHASES, "pace": 2}, events)
     if rank == 0:
         for line in lines:
             print(line)

@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import test_guard as guard  # noqa: E402
 import test_launch as t  # noqa: E402
+import test_scripts  # noqa: E402
 from ringside import server as servers  # noqa: E402
 from ringside.failure import RankFailed, RankTimeout  # noqa: E402
 from ringside.launch import torchrun  # noqa: E402
@@ -298,7 +299,8 @@ def nothing_left(here: t.Place) -> None:
 def exits() -> None:
     def trial(_, script: str) -> float:
         begin = time.monotonic()
-        torchrun(script, ranks=4, warm=False, quiet=True)
+        short = test_scripts.SHORT.get(script, [])
+        torchrun(script, *short, ranks=4, warm=False, quiet=True)
         return time.monotonic() - begin
 
     for path in sorted((t.ROOT / "scripts").glob("[0-9]*.py")):

@@ -165,6 +165,12 @@ def sums(weight, all_reduce, world_size):
     all_reduce(weight.grad)
 
 
+def new_name(weight, all_reduce, world_size):
+    grad = weight.grad
+    all_reduce(grad)
+    grad = grad / world_size  # another tensor
+
+
 def a_copy(weight, all_reduce, world_size):
     grad = weight.grad.clone()
     all_reduce(grad)
@@ -199,7 +205,8 @@ def famous(weight, all_reduce, world_size):
         (lambda *args: ..., "your turn"),
         (lambda *args: None, "your turn"),
         (famous, "it averages the weights"),
-        (sums, "becomes 16, a sum: divide it"),
+        (sums, "becomes 16, a sum: divide it in place"),
+        (new_name, "a sum: divide it in place"),
         (a_copy, "not put into weight.grad"),
         (steps_too, "that is the optimizer's work"),
         (divides_twice, "not 8"),

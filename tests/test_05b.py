@@ -156,6 +156,8 @@ def forward_inside(model, batches):
         (none_inside, "3 backwards average"),
         (first_outside, "averaged by none"),
         (forgets_the_last, "backward ran for 2"),
+        (lambda model, batches: sum(map(model, batches)).backward(), "a sum keeps all"),
+        (lambda model, batches: (model(1) + model(2)).backward(), "a sum keeps all"),
         (forward_inside, "right: "),
         (None, "TypeError"),
     ],

@@ -127,7 +127,7 @@ def too_early(rank, world_size, grad, send, recv):
         (boss, "may only pass on to its right"),
         (full_turn, "the last one sends too"),
         (own_name, "must change grad itself"),
-        (all_wait, "rank 0 waits for rank 3, which never sends"),
+        (all_wait, "rank 0 waits for rank 3, which waits, too"),
         (too_early, "with 4 ranks, rank 2 holds [10, 10, 10]"),
         (off_the_edge, "rank 3 sends to rank 4, which is not there"),
         (None, "TypeError"),

@@ -11,6 +11,7 @@ from ringside.board import Board
 from ringside.player import animate
 
 LESSONS = ["00_start_here", "01_split_the_batch"]
+LESSONS += ["03_ranks_and_messages", "03b_collectives"]
 SENT = [
     {"step": 0, "rank": r, "phase": "start", "holds": {"x": [[10 * r, r]]}}
     for r in range(2)
@@ -111,6 +112,46 @@ def test_a_band_joins_those_that_make_a_call():
     for event in events:
         del event["call"]
     assert flow.meeting(Board(events), 0) == ""
+
+
+def meet_all(size: int) -> list[dict]:
+    """Return a rest and a step in which everyone gets a number from everyone."""
+    events = []
+    for step, rank in itertools.product(range(2), range(size)):
+        event = {"step": step, "rank": rank, "phase": "all", "holds": {"x": [[1]]}}
+        if step:
+            event["holds"]["all"] = [[100 + r, r] for r in range(size)]
+            others = [to for to in range(size) if to != rank]
+            event["sends"] = [[to, "all", [[200 + rank, rank]]] for to in others]
+        events.append(event)
+    return Recording(events, picture="flow", pace=2)
+
+
+@pytest.mark.parametrize(("size", "lines"), [(3, 1), (5, 1), (6, 2), (8, 2), (11, 3)])
+def test_many_numbers_stand_in_lines_on_their_card(size, lines):
+    events = meet_all(size)
+    board = Board(events)
+    assert board.lines(0, "all") == lines and board.lines(0, "x") == 1
+    svg = flow.frame(events, 1)
+    for rank in range(size):
+        (x, y), (w, h) = board.places[rank], board.room(rank)
+        _, top = board.spot(rank, "all")
+        assert top + lines * 36 <= y + h / 2
+        places = re.findall(rf'x="([\d.]+)" y="([\d.]+)">{100 + rank}<', svg)
+        assert len(places) == size, "each rank has it once"
+        inside = [
+            abs(float(a) - x) < w / 2 and abs(float(b) - y) < h / 2 for a, b in places
+        ]
+        assert inside.count(True) == 1
+
+
+@pytest.mark.parametrize(("size", "numbers"), [(5, True), (6, False)])
+def test_a_crowd_of_messages_bears_no_numbers(size, numbers):
+    """Thirty messages at once would cover each other's, and those on the cards."""
+    events = meet_all(size)
+    for svg in (flow.frame(events, 1), animate(events)):
+        assert (">200</text>" in svg) == numbers
+    assert len(re.findall("l-9 -4.5v9z", flow.frame(events, 1))) == size * (size - 1)
 
 
 def test_a_step_that_is_not_there_is_refused():

@@ -4,6 +4,7 @@ import json
 import linecache
 import math
 import os
+import queue
 import re
 import shutil
 import signal
@@ -187,6 +188,9 @@ class Kernel:
         assert not [c for c in ports if c.status == "LISTEN"]
 
     def send(self, code: str) -> None:
+        with suppress(queue.Empty):  # a full queue would lose what is still to come
+            while True:
+                self.client.get_iopub_msg(timeout=0)
         self.message = self.client.execute(code)
 
     def reply(self) -> dict:
@@ -428,6 +432,12 @@ def test_a_rank_that_hangs_is_named_with_its_line(place, warm):
     assert str(error).startswith("2 of 4 ranks still ran after")
     assert "ranks 1 and 3 stood at line 3 of small.py" in shown(error)
     assert "time.sleep(600)" in shown(error)
+
+
+def test_ranks_that_never_came_to_the_script_are_told():
+    error = failure.hung({"hung": [0, 1], "stderr": {}}, 4, 3.0, Path("x.py"))
+    assert error.details == "ranks 0 and 1 stood before the first line of the script"
+    assert str(error) == "2 of 4 ranks still ran after 3 s, and were ended"
 
 
 ENDLESS = float("inf")

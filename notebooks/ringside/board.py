@@ -8,6 +8,8 @@ from .svg import box
 
 CELL, BAND, LINE = 22, 7, 36  # heights of a number, of its stripes, and of both
 GAP = 62  # between two cards
+ROW = 5  # numbers of one name that stand side by side on a rank's card
+CROWD = 24  # messages at once, beyond which no number on its way could be read
 
 
 class Board:
@@ -42,14 +44,33 @@ class Board:
     def room(self, rank: int) -> tuple[float, float]:
         """Return the width and the height of a card; all ranks have the same."""
         like = [r for r in self.ranks if (r < 0) == (rank < 0)]
-        most, names = 0, 1
+        most, lines = 0, 1
         for r in like:
-            names = max(names, len(self.cards[r]))
+            lines = max(lines, sum(self.lines(r, name) for name in self.cards[r]))
             for row in self.rows:
                 for name, cells in row[r]["holds"].items():
-                    most = max(most, self.label(r) + len(cells) * self.cards[r][name])
+                    across = min(len(cells), self.per(r, name)) * self.cards[r][name]
+                    most = max(most, self.label(r) + across)
         title = len(self.title(rank)) * 8 + 20
-        return max(most + 14, title, 92), 34 + names * LINE
+        return max(most + 14, title, 92), 34 + lines * LINE
+
+    @cached_property
+    def most(self) -> dict[str, int]:
+        """Return how many numbers of each name a rank holds at most."""
+        found = defaultdict(int)
+        for row in self.rows:
+            for rank in row:
+                for name, cells in row[rank]["holds"].items():
+                    found[name] = max(found[name], len(cells) * (rank >= 0))
+        return found
+
+    def lines(self, rank: int, name: str) -> int:
+        """Return how many lines the numbers of one name take on a card."""
+        return max(-(-self.most[name] // ROW), 1) if rank >= 0 else 1
+
+    def per(self, rank: int, name: str) -> int:
+        """Return how many numbers of one name stand side by side on a card."""
+        return -(-self.most[name] // self.lines(rank, name)) if rank >= 0 else 99
 
     def label(self, rank: int) -> float:
         return 20 + 6.8 * max(map(len, self.cards[rank]), default=0)
@@ -99,13 +120,16 @@ class Board:
         """Return the top left corner of the cells of one name on a card."""
         x, y = self.places[rank]
         w, h = self.room(rank)
-        line = list(self.cards[rank]).index(name)
+        names = list(self.cards[rank])
+        line = sum(self.lines(rank, n) for n in names[: names.index(name)])
         return x - w / 2 + self.label(rank), y - h / 2 + 30 + line * LINE
 
     def halo(self, rank: int, name: str, count: int) -> str:
         """Return a box behind the cells of one name."""
         x, y = self.spot(rank, name)
-        return box(x - 4, y - 3, count * self.cards[rank][name] + 5, CELL + BAND + 6)
+        across, down = min(count, self.per(rank, name)), self.lines(rank, name) - 1
+        w, h = across * self.cards[rank][name], down * LINE + CELL + BAND
+        return box(x - 4, y - 3, w + 5, h + 6)
 
     def path(self, a: int, b: int) -> tuple[float, float, float, float]:
         """Return where a message leaves a card, and where it reaches another one."""

@@ -7,62 +7,14 @@ Place is rank, as in the ring; in the middle may stand one process that works al
 import math
 from collections import defaultdict
 
-from .board import BAND, CELL, Board, wide
+from .board import CROWD, Board
+from .cards import BOLD, dot, parcel, row, scenery
 from .clock import Clock, moments
-from .ring import HUES, NEW
+from .ring import NEW
 from .stock import Stock
-from .svg import GREY, INK, PAPER, box, n, svg, text
+from .svg import GREY, n, svg, text
 
-BOLD = ' font-weight="600"'
 HEAD = '<path d="M0 0l-9 -4.5v9z" transform="translate({} {}) rotate({})"/>'
-
-
-def cells(
-    board: Board, x: float, y: float, w: float, held: list[list], framed: bool = True
-) -> str:
-    """Return numbers in a row, each over the stripes of the ranks in it."""
-    frames, numbers, bands, tints = "", "", defaultdict(str), defaultdict(str)
-    slot = (w - 3) / max(board.size, 1)
-    for i, (value, *whose) in enumerate(held):
-        left = x + i * w
-        frames += box(left, y, w - 3, CELL)
-        numbers += f'<text x="{n(left + w / 2 - 1.5)}" y="{n(y + 15)}">{value}</text>'
-        if len(whose) == 1:
-            tints[HUES[whose[0] % len(HUES)]] += box(left, y, w - 3, CELL)
-        for rank in whose:
-            hue = HUES[rank % len(HUES)]
-            bands[hue] += box(left + rank * slot, y + CELL, slot, BAND)
-    return (
-        f'<path fill="#fff" stroke="#c3cad4" d="{frames}"/>' * framed
-        + "".join(
-            f'<path fill="{hue}" opacity=".25" d="{d}"/>' for hue, d in tints.items()
-        )
-        + "".join(f'<path fill="{hue}" d="{d}"/>' for hue, d in bands.items())
-        + f'<g font-size="12" text-anchor="middle">{numbers}</g>'
-    )
-
-
-def scenery(board: Board) -> str:
-    """Return what never changes: cards and their names."""
-    parts = []
-    for rank in board.ranks:
-        (x, y), (w, h) = board.places[rank], board.room(rank)
-        hue = HUES[rank % len(HUES)] if rank >= 0 else GREY
-        parts.append(
-            f'<rect x="{n(x - w / 2)}" y="{n(y - h / 2)}" width="{n(w)}" '
-            f'height="{n(h)}" rx="9" fill="{PAPER}" stroke="{hue}" stroke-width="2"/>'
-            + text(x - w / 2 + 10, y - h / 2 + 19, board.title(rank), 14, BOLD)
-        )
-    return "".join(parts)
-
-
-def row(board: Board, rank: int, name: str, held: list[list]) -> str:
-    """Return one line of a card: a name and its numbers."""
-    x, y = board.spot(rank, name)
-    left = board.places[rank][0] - board.room(rank)[0] / 2 + 10
-    return text(left, y + 15, name, 12, f' fill="{GREY}"') + cells(
-        board, x, y, board.cards[rank][name], held
-    )
 
 
 def meeting(board: Board, step: int) -> str:
@@ -100,7 +52,8 @@ def arrows(board: Board, step: int) -> str:
         turn = math.degrees(math.atan2(y1 - y0, x1 - x0))
         lines += f"M{n(x0)} {n(y0)}L{n(x1)} {n(y1)}"
         heads += HEAD.format(n(x1), n(y1), n(turn))
-    line = f'<path d="{lines}" stroke="{GREY}" stroke-width="2"/>'
+    wide = 1 if len(sends(board, step)) > CROWD else 2
+    line = f'<path d="{lines}" stroke="{GREY}" stroke-width="{wide}"/>'
     return f'<g fill="{GREY}">{line}{heads}</g>' if lines else ""
 
 
@@ -111,17 +64,6 @@ def token(board: Board, step: int, send: tuple, part: float, style: str = "") ->
     x, y = x0 + part * (x1 - x0), y0 + part * (y1 - y0)
     held = given[0] if given else board.rows[step][b]["holds"].get(name) or [["?"]]
     return f"<g{style}>{parcel(board, x, y, held, not given)}</g>"
-
-
-def parcel(
-    board: Board, x: float, y: float, held: list[list], framed: bool = False
-) -> str:
-    """Return numbers in a frame, and each in one of its own or not."""
-    w = max(map(wide, held))
-    width = w * len(held)
-    frame = box(x - width / 2 - 2, y - 18, width + 3, CELL + BAND + 6)
-    shape = f'<path fill="#fff" stroke="{INK}" stroke-width="1.5" d="{frame}"/>'
-    return shape + cells(board, x - width / 2, y - 15, w, held, framed)
 
 
 def caption(board: Board, step: int) -> tuple[str, str]:
@@ -163,9 +105,10 @@ def inside(board: Board, step: int) -> str:
             if found != before.get(name):
                 new += board.halo(rank, name, len(found))
     held = f'<path fill="{NEW}" d="{new}"/>{held}'
+    shown = sends(board, step)
     moving = "".join(
         token(board, step, send, 0.25 if crossed(board, step, send) else 0.5)
-        for send in sends(board, step)
+        for send in shown * (len(shown) <= CROWD)
     )
     return said + held + arrows(board, step) + moving
 
@@ -219,12 +162,15 @@ def animate(events: list[dict]) -> str:
         over = begin[until] if fresh and until <= last else there[until]
         parts.append(f"<g{clock.during(there[step], over)}>{found}</g>")
     for step in range(1, last + 1):
-        name = clock.flight(begin[step], there[step]) if sends(board, step) else ""
-        for send in sends(board, step):
+        shown = sends(board, step)
+        name = clock.flight(begin[step], there[step]) if shown else ""
+        for send in shown:
             x0, y0, x1, y1 = board.path(*send[:2])
             way = f' class="{name}" style="--x:{n(x1 - x0)}px;--y:{n(y1 - y0)}px"'
             if stock.long and len(send) == 4:
-                parts.append(stock.put(parcel(board, 0, 0, send[3]), way, x0, y0))
+                many = len(shown) > CROWD
+                drawn = dot(send[0]) if many else parcel(board, 0, 0, send[3])
+                parts.append(stock.put(drawn, way, x0, y0))
             else:
                 parts.append(token(board, step, send, 0, way))
     title = f"A run of {board.size} ranks, recorded and played back"

@@ -24,10 +24,13 @@ class Simulated:
     received: list[int]
 
 
-def simulate(program: Callable, grads: list[torch.Tensor]) -> Simulated:
+def simulate(
+    program: Callable, grads: list[torch.Tensor], blocking: bool = False
+) -> Simulated:
     """Run program(rank, world_size, grad, send, recv) once per tensor, all at once.
 
-    send(to, tensor) puts a copy into a mailbox and goes on; recv(source) waits for one.
+    send(to, tensor) puts a copy into a mailbox and goes on, or, if blocking, waits until
+    it is taken out; recv(source) waits for one.
     """
     size = len(grads)
     boxes = {(a, b): queue.Queue() for a in range(size) for b in range(size)}
@@ -35,19 +38,29 @@ def simulate(program: Callable, grads: list[torch.Tensor]) -> Simulated:
 
     def one(rank: int) -> None:
         def send(to: int, tensor: torch.Tensor) -> None:
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError("it is send(to, tensor): the receiver comes first")
             if to not in range(size):
                 raise ValueError(f"rank {rank} sends to rank {to}, which is not there")
             done.messages[rank] += 1
             done.sent[rank] += tensor.nbytes
-            boxes[rank, to].put(tensor.clone())
+            box = boxes[rank, to]
+            box.put(tensor.clone())
+            with box.all_tasks_done:
+                if blocking and not box.all_tasks_done.wait_for(
+                    lambda: not box.unfinished_tasks, PATIENCE
+                ):
+                    raise TimeoutError(f"rank {rank} sends to rank {to}", to)
 
-        def recv(source: int) -> torch.Tensor:
+        def recv(source: int, *more) -> torch.Tensor:
+            if more:
+                raise TypeError("it is recv(source), which returns a tensor")
             try:
                 tensor = boxes[source, rank].get(timeout=PATIENCE)
             except queue.Empty:
-                raise TimeoutError(
-                    f"rank {rank} waits for rank {source}, which never sends"
-                ) from None
+                text = f"rank {rank} waits for rank {source}"
+                raise TimeoutError(text, source) from None
+            boxes[source, rank].task_done()
             done.received[rank] += tensor.nbytes
             return tensor
 
@@ -56,8 +69,12 @@ def simulate(program: Callable, grads: list[torch.Tensor]) -> Simulated:
     errors = at_once(one, size)
     if errors:
         waiting = [r for r in errors if isinstance(errors[r], TimeoutError)]
-        cause = min(set(errors) - set(waiting) or waiting)
-        raise errors[cause]
+        if wrong := set(errors) - set(waiting):
+            raise errors[min(wrong)]
+        alone = [r for r in waiting if errors[r].args[1] not in waiting]
+        text = errors[min(alone or waiting)].args[0]
+        does = "does not answer" if alone else "waits, too"
+        raise TimeoutError(f"{text}, which {does}")
     return done
 
 

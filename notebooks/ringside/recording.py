@@ -45,6 +45,9 @@ def read(path: Path) -> Recording:
 
 def only(events: Recording, *phases: str) -> Recording:
     """Return the steps of some phases, each with the state of rest before it."""
+    known = dict.fromkeys(e["phase"] for e in events)
+    if wrong := [phase for phase in phases if phase not in known]:
+        raise ValueError(f"there is no phase {wrong[0]!r}, but {', '.join(known)}")
     called = {e["step"] for e in events if "call" in e}
     kept = {e["step"] for e in events if e["phase"] in phases}
     rest = {max(set(range(step)) - called, default=step) for step in kept}

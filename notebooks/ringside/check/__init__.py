@@ -1,9 +1,10 @@
 """Checks a learner's answers: a wrong one gets the name of its mistake."""
 
+from .collectives import mended, rank_two, right_call
 from .data_parallel import collect, ten_rows, three_forwards
 from .gradients import bucket_plan, fixed_hook, launch_order
 from .habits import accumulation, rank_three
-from .messages import mended, piece_from_each, rank_two
+from .messages import five_talk, in_turns, piece_from_each
 from .race import flaws, kept, step_time
 from .ring import five_ranks, ring_broadcast, uneven_chunks
 from .sampler import my_share, mysteries, mystery, padded

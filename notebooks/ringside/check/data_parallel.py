@@ -22,7 +22,10 @@ def ten_rows(leave: int, arrive: int) -> None:
         184: "184 has the weights once; three devices need them",
         420: "420 counts all ten rows and outputs: three of them stay on device 0",
         520: "520 counts device 0 too: its own share needs no copy",
-        408: "408 is for even pieces of 2.5 rows: chunk makes 3, 3, 3 and 1",
+        408: "408 scatters all ten rows: three of them stay on device 0",
+        396: "396 has gradients of all ten outputs: three of them stay on device 0",
+        390: "390 is for even pieces of 2.5 rows: chunk makes 3, 3, 3 and 1",
+        484: "484 has the weights four times: device 0 has its own already",
     }
     wrong_arrive = {
         300: "300 is the gradients of the weights; the outputs of seven rows arrive too",
@@ -31,6 +34,7 @@ def ten_rows(leave: int, arrive: int) -> None:
         340: "340 counts all ten outputs: three of them are on device 0 already",
         384: "384 also counts gradients of rows: nobody asks for these",
         440: "440 counts device 0 too: its own share needs no copy",
+        428: "428 has four gradients of the weights: one is on device 0 already",
     }
     mistake = None
     if leave != 384:

@@ -84,7 +84,7 @@ def hook_mistake(hook: Callable) -> str | None:
         if grad.eq(mean).all():
             continue
         if grad.eq(mean * size).all():
-            return f"{case} the gradient becomes {grad[0]:g}, a sum: divide it"
+            return f"{case} weight.grad becomes {grad[0]:g}, a sum: divide it in place"
         return f"{case} the gradient becomes {grad[0]:g}, not {mean:g}"
     return None
 

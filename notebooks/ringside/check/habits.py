@@ -69,6 +69,11 @@ class Loss:
         self.model.done.append((self.batch, self.sync))
         self.model.inside.append(not self.model.sync)
 
+    def __radd__(self, other):
+        raise TypeError("run backward for each loss: a sum keeps all graphs in memory")
+
+    __add__ = __radd__
+
 
 def accumulation(program: Callable) -> None:
     """Check accumulate(model, batches): one all-reduce, with the last batch."""

@@ -7,41 +7,83 @@ import torch
 from ..mailboxes import simulate
 from .say import TODO, say, untouched
 
-PIECES = [[10 * (rank + 1) + to for to in range(4)] for rank in range(4)]
+
+def five_talk(rank_2: int, chain_steps: int, circle_messages: int) -> None:
+    """Check what five ranks know and send, in the chain and in the circle."""
+    say(talk_mistake(rank_2, chain_steps, circle_messages), "3, 8 and 20")
 
 
-def rank_two(scatter: int, all_to_all: list, reduce_scatter: int) -> None:
-    """Check three predictions about rank 2 of four; the root is rank 3."""
-    if ... in (scatter, all_to_all, reduce_scatter):
-        say(TODO, "")
-        return
-    if not isinstance(all_to_all, list | tuple) or {*map(type, all_to_all)} != {int}:
-        say("all_to_all leaves several whole numbers: a list, such as [10, 20]", "")
-        return
-    if type(scatter) is not int or type(reduce_scatter) is not int:
-        say("scatter and reduce_scatter each leave one whole number", "")
-        return
-    row, column = PIECES[2], [pieces[2] for pieces in PIECES]
-    mistake = None
-    if scatter != 42:
-        mistake = {
-            32: "32 is rank 2's own piece for itself; the root is rank 3",
-            23: "23 is what rank 1 has for rank 3: the tens say who gives",
-            33: "33 is what rank 2 would give to rank 3, and rank 3 is the one that gives",
-            12: "12 comes from rank 0, but the root is rank 3",
-        }.get(scatter, f"{scatter} is not rank 3's piece for rank 2")
-    elif list(all_to_all) == row:
-        mistake = f"{row} is what rank 2 gives: it gets one from each"
-    elif sorted(all_to_all) == column != list(all_to_all):
-        mistake = "the right numbers; they come in the order of ranks, 0 first"
-    elif list(all_to_all) != column:
-        mistake = f"not {list(all_to_all)}: from each rank, the piece that ends in 2"
-    elif reduce_scatter != sum(column):
-        mistake = {
-            sum(row): f"{sum(row)} is the sum of rank 2's own pieces",
-            10: "10 is the sum of the ranks' numbers; here pieces are added up",
-        }.get(reduce_scatter, f"{reduce_scatter} is not the sum of {column}")
-    say(mistake, "42 from the root, a piece from each, and their sum, 108")
+def talk_mistake(rank_2, chain_steps, circle_messages) -> str | None:
+    """Return what is wrong with three numbers about five ranks, or None."""
+    answers = (rank_2, chain_steps, circle_messages)
+    if ... in answers:
+        return TODO
+    if any(type(answer) is not int for answer in answers):
+        return "each answer is one whole number"
+    if rank_2 != 3:
+        return {
+            6: "6 is what rank 2 has after step 2, when its own 3 has been added to 3",
+            15: "15 is the sum of all, and rank 2 has it only in the way back",
+            1: "1 is what rank 0 has: in step 1 it speaks to rank 1, not to rank 2",
+        }.get(rank_2, f"{rank_2}: who has told rank 2 anything in step 1?")
+    if chain_steps != 8:
+        return {
+            4: "4 steps, and rank 4 has the sum; but all are to know it",
+            5: "5 ranks have 4 neighbours in a row, and all are to know the sum",
+            10: "10 would be a full turn there and back; a chain has no link at its end",
+        }.get(
+            chain_steps, f"not {chain_steps}: one message in each step, there and back"
+        )
+    if circle_messages != 20:
+        return {
+            4: "4 is the number of steps; in each of them all five send",
+            25: "25 is five steps; after four each has heard of all the others",
+            12: "12 is for four ranks",
+            5: "5 is one step; each needs the numbers of four others",
+            8: "8 is the chain's",
+        }.get(circle_messages, f"not {circle_messages}: steps, times those who send")
+    return None
+
+
+def in_turns(program: Callable) -> None:
+    """Check a swap to the right whose send waits until the message is taken."""
+    say(
+        turns_mistake(program), "each has its left neighbour's number, and nobody hangs"
+    )
+
+
+def turns_mistake(program: Callable) -> str | None:
+    """Return what is wrong with a swap to the right, or None."""
+    for size in (4, 2, 3, 5):
+        case = f"with {size} ranks"
+        mine = [torch.tensor([rank + 1]) for rank in range(size)]
+        try:
+            done = simulate(program, mine, blocking=True)
+        except TimeoutError as error:
+            return f"{case}, {error}"
+        except Exception as error:  # noqa: BLE001 it is the learner's
+            return f"{case}, it raised {type(error).__name__}: {error}"
+        for rank, grad in enumerate(done.grads):
+            left = (rank - 1) % size
+            if grad.tolist() == [left + 1]:
+                continue
+            if grad.tolist() == [rank + 1]:
+                if not sum(done.messages):
+                    return "no rank has sent anything"
+                return (
+                    f"{case}, rank {rank} still holds its own: does it receive, and"
+                    " change grad itself?"
+                )
+            found = grad.tolist()[0] if grad.numel() == 1 else grad.tolist()
+            if found == (rank + 1) % size + 1:
+                return f"{case}, rank {rank} holds its right neighbour's number"
+            if rank == 1 and found == size:
+                return (
+                    f"{case}, rank 1 holds {found}, rank {size - 1}'s number: rank 0"
+                    " received before it sent, and passed on what came"
+                )
+            return f"{case}, rank {rank} holds {found}, not its left neighbour's number"
+    return None
 
 
 def piece_from_each(program: Callable) -> None:
@@ -92,49 +134,8 @@ def pieces_mistake(program: Callable) -> str | None:
                 )
             return (
                 f"{case}, rank {rank} got {foreign[0]} from rank {giver}, and that is"
-                " for somebody else: was grad changed before it was sent?"
+                " for somebody else: which piece was sent, and was it changed before?"
             )
         if sum(done.sent) > size * size * 8:
             return f"{case}, whole lists are sent: a piece for each is enough"
-    return None
-
-
-def mended(program: Callable) -> None:
-    """Check report(rank, world_size, loss, all_reduce): a mean that rank 0 tells."""
-    say(report_mistake(program), "all make the call, and rank 0 tells")
-
-
-def report_mistake(program: Callable) -> str | None:
-    """Return what is wrong with a report of the mean loss, or None."""
-    for size in (4, 2):
-        told, calls = [], []
-        for rank in range(size):
-            loss = torch.tensor([float(rank + 1)])
-            made = []
-
-            def all_reduce(tensor, made=made, total=size * (size + 1) / 2):
-                made.append(tensor)
-                tensor.fill_(total)
-
-            try:
-                told.append(program(rank, size, loss, all_reduce))
-            except Exception as error:  # noqa: BLE001 it is the learner's
-                return f"rank {rank} raised {type(error).__name__}: {error}"
-            calls.append(len(made))
-        if not any(calls):
-            return f"no rank calls all_reduce, so rank 0 tells its own loss: {told[0]}"
-        if len({*calls}) > 1:
-            if all(calls):
-                return f"with {size} ranks, they call {calls} times, and some wait for ever"
-            here = [rank for rank in range(size) if calls[rank]]
-            return (
-                f"with {size} ranks, only rank{'s' * (len(here) > 1)} "
-                f"{' and '.join(map(str, here))} made the call, and would wait for ever"
-            )
-        if any(text is not None for text in told[1:]):
-            return "every rank tells the mean: rank 0 alone should"
-        if told[0] is None:
-            return "rank 0 returned nothing"
-        if told[0] != f"mean loss {(size + 1) / 2}":
-            return f"with {size} ranks, rank 0 told {told[0]!r}: the mean is {(size + 1) / 2}"
     return None

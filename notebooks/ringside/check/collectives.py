@@ -1,0 +1,134 @@
+"""Checks the answers of lesson 03b."""
+
+import re
+import threading
+from collections.abc import Callable
+
+import torch
+
+from .. import mailboxes
+from ..failure import name
+from .say import TODO, say
+
+PIECES = [[10 * (rank + 1) + to for to in range(4)] for rank in range(4)]
+NEEDS = {
+    "weights": ("broadcast", "all need what rank 0 has"),
+    "mean_loss": ("all_reduce", "all need the sum of all"),
+    "predictions": ("gather", "rank 0 alone needs everyone's, not a sum"),
+    "own_part": ("reduce_scatter", "each needs a part of the sum, and a part only"),
+    "whole_again": ("all_gather", "all need everyone's, not a sum"),
+}
+INSTEAD = {
+    "broadcast": "gives rank 0's to all",
+    "all_reduce": "gives the whole sum to all",
+    "gather": "gives everyone's to one",
+    "reduce": "gives the sum to one",
+    "scatter": "gives the pieces of one to all",
+    "reduce_scatter": "gives each the sum of its pieces",
+    "all_gather": "gives everyone's to all",
+    "all_to_all": "gives each a piece from each, without a sum",
+    "barrier": "gives nobody anything",
+}
+
+
+def rank_two(scatter: int, all_to_all: list, reduce_scatter: int) -> None:
+    """Check three predictions about rank 2 of four; the root is rank 3."""
+    if ... in (scatter, all_to_all, reduce_scatter):
+        say(TODO, "")
+        return
+    if not isinstance(all_to_all, list | tuple) or {*map(type, all_to_all)} != {int}:
+        say("all_to_all leaves several whole numbers: a list, such as [10, 20]", "")
+        return
+    if type(scatter) is not int or type(reduce_scatter) is not int:
+        say("scatter and reduce_scatter each leave one whole number", "")
+        return
+    row, column = PIECES[2], [pieces[2] for pieces in PIECES]
+    mistake = None
+    if scatter != 42:
+        mistake = {
+            32: "32 is rank 2's own piece for itself; the root is rank 3",
+            23: "23 is what rank 1 has for rank 3: the tens say who gives",
+            33: "33 is what rank 2 would give to rank 3, and rank 3 is the one that gives",
+            12: "12 comes from rank 0, but the root is rank 3",
+        }.get(scatter, f"{scatter} is not rank 3's piece for rank 2")
+    elif list(all_to_all) == row:
+        mistake = f"{row} is what rank 2 gives: it gets one from each"
+    elif sorted(all_to_all) == column != list(all_to_all):
+        mistake = "the right numbers; they come in the order of ranks, 0 first"
+    elif list(all_to_all) != column:
+        mistake = f"not {list(all_to_all)}: from each rank, the piece that ends in 2"
+    elif reduce_scatter != sum(column):
+        mistake = {
+            sum(row): f"{sum(row)} is the sum of rank 2's own pieces",
+            10: "10 is the sum of the ranks' numbers; here pieces are added up",
+        }.get(reduce_scatter, f"{reduce_scatter} is not the sum of {column}")
+    say(mistake, "42 from the root, a piece from each, and their sum, 108")
+
+
+def right_call(**answers: str) -> None:
+    """Check the names of the calls that five needs of a training job ask for."""
+    say(call_mistake(answers), "each need has the call that gives it, and no more")
+
+
+def call_mistake(answers: dict) -> str | None:
+    """Return what is wrong with the calls that somebody names, or None."""
+    if ... in answers.values():
+        return TODO
+    if missing := [need for need in NEEDS if need not in answers]:
+        return f"{missing[0]} has no call"
+    for need, (call, why) in NEEDS.items():
+        name = getattr(answers[need], "__name__", answers[need])
+        if name not in INSTEAD:
+            return f"{need}: {name!r} is none of {', '.join(INSTEAD)}"
+        if name != call:
+            return f"{need}: {name} {INSTEAD[name]}; here {why}"
+    return None
+
+
+def mended(program: Callable) -> None:
+    """Check report(rank, world_size, loss, all_reduce): a mean that rank 0 tells."""
+    say(report_mistake(program), "all make the call, and rank 0 tells")
+
+
+def report_mistake(program: Callable) -> str | None:
+    """Return what is wrong with a report of the mean loss, or None."""
+    for size in (4, 2):
+        told, given = [None] * size, [[] for _ in range(size)]
+        door = threading.Barrier(size)
+
+        def one(rank: int, size=size, told=told, given=given, door=door) -> None:
+            def all_reduce(tensor: torch.Tensor) -> None:
+                given[rank].append(tensor.clone())
+                door.wait(mailboxes.PATIENCE)
+                tensor.copy_(sum(numbers[len(given[rank]) - 1] for numbers in given))
+                door.wait(mailboxes.PATIENCE)
+
+            loss = torch.tensor([float(rank + 1)])
+            told[rank] = program(rank, size, loss, all_reduce)
+
+        errors = mailboxes.at_once(one, size)
+        for rank, error in sorted(errors.items()):
+            if not isinstance(error, threading.BrokenBarrierError):
+                return f"rank {rank} raised {type(error).__name__}: {error}"
+        calls = [len(numbers) for numbers in given]
+        if not any(calls):
+            return "no rank calls all_reduce, so none can know the mean"
+        if len({*calls}) > 1:
+            if all(calls):
+                return f"with {size} ranks, they call {calls} times, and some wait for ever"
+            here = [rank for rank in range(size) if calls[rank]]
+            return f"with {size} ranks, only {name(here)} made the call, and would wait for ever"
+        others = [rank for rank in range(1, size) if told[rank] is not None]
+        if told[0] is None:
+            return (
+                f"{name(others)} told, not rank 0" if others else "rank 0 told nothing"
+            )
+        if others:
+            return f"{name(others)} told it, too: rank 0 alone should"
+        mean = (size + 1) / 2
+        if not isinstance(told[0], str):
+            return f"rank 0 returned {told[0]!r}, and not the text 'mean loss {mean}'"
+        number = told[0].removeprefix("mean loss ")
+        if not re.fullmatch(r"\d+(\.\d+)?", number) or float(number) != mean:
+            return f"with {size} ranks, rank 0 told {told[0]!r}: the mean is {mean}"
+    return None

@@ -1,0 +1,280 @@
+"""Tests lesson 03b: what its script does, prints and records, and its checkers."""
+
+import re
+
+import pytest
+import torch.distributed as dist
+from ringside import Player, RankFailed, Recording, check, flow, only, torchrun
+
+COLLECTIVES = "03b_collectives"
+CPU = {"CUDA_VISIBLE_DEVICES": ""}
+CAREFUL = CPU | {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+
+
+def table(*words, ranks) -> dict[str, list[str]]:
+    """Return the numbers of a run, by the words before them."""
+    lines = torchrun(COLLECTIVES, *words, ranks=ranks, quiet=True, env=CPU).lines[0][
+        :-1
+    ]
+    return {line[:16].strip(): line[16:].split() for line in lines}
+
+
+@pytest.mark.parametrize(("ranks", "root"), [(5, 3), (8, 7), (2, 1)])
+def test_what_is_recorded_is_what_each_collective_means(ranks, root):
+    run = torchrun(COLLECTIVES, "--root", root, ranks=ranks, record=True, quiet=True)
+    events = {(e["phase"], e["rank"]): e for e in run.recording}
+    for rank in range(ranks):
+        got = {phase: e["holds"] for (phase, r), e in events.items() if r == rank}
+        values = {p: [v for v, *_ in h.get("gets", [])] for p, h in got.items()}
+        pieces = [10 * (r + 1) + rank for r in range(ranks)]
+        numbers = list(range(1, ranks + 1))
+        assert values["broadcast"] == [root + 1]
+        assert values["scatter"] == [pieces[root]]
+        assert values["gather"] == (numbers if rank == root else [])
+        assert values["reduce"] == ([sum(numbers)] if rank == root else [])
+        assert values["all_gather"] == numbers
+        assert values["all_to_all"] == pieces
+        assert values["all_reduce"] == [sum(numbers)]
+        assert values["reduce_scatter"] == [sum(pieces)]
+        assert values["barrier"] == []
+
+
+def test_every_number_that_arrives_was_sent():
+    recording = torchrun(COLLECTIVES, ranks=3, record=True, quiet=True).recording
+    assert {event["phase"] for event in recording} > {"gather", "barrier", "pieces"}
+    sent = [(e, *send) for e in recording for send in e.get("sends", [])]
+    for event in recording:
+        came = [
+            (e["rank"], cells)
+            for e, to, name, cells in sent
+            if to == event["rank"] and e["step"] == event["step"] and name == "gets"
+        ]
+        assert all(cells[0][1:] == [giver] for giver, cells in came)
+        own = event["rank"]
+        whose = [r for _, *many in event["holds"].get("gets", []) for r in many]
+        assert sorted(giver for giver, _ in came) == sorted(
+            r for r in whose if r != own
+        )
+
+
+@pytest.mark.parametrize(
+    "experiment", ["leftovers", "operators", "late", "halves", "count", "short"]
+)
+def test_an_experiment_works_on_one_rank_too(experiment):
+    run = torchrun(COLLECTIVES, "--show", experiment, ranks=1, quiet=True)
+    assert run.lines[0][-1].startswith("ok")
+
+
+def test_the_experiments_say_what_the_lesson_says():
+    assert table("--show", "operators", ranks=3)["PRODUCT"] == ["6"] * 3
+    assert table("--show", "late", ranks=3)["waited"] == ["yes", "yes", "no"]
+    left = table("--show", "leftovers", ranks=3)
+    assert left["of 1"] == ["6", "5", "3"]
+    assert left["of 4000"][0] == "6" and len(left["of 4000"]) > 3
+
+
+@pytest.mark.parametrize(
+    ("experiment", "env", "says"),
+    [
+        ("mixed", CPU, "rank 0 stood .* dist.all_reduce.*\n.* stood .* dist.broadcast"),
+        ("mixed", CAREFUL, "ALLREDUCE"),
+        ("short", CAREFUL, "Tensor shapes"),
+        ("long", CPU, "SIGABRT|Received data size doesn't match expected size"),
+        ("absent", CPU, "Timed out waiting 4000ms"),
+        ("absent", CAREFUL, "Ranks 2 failed to pass monitoredBarrier"),
+        ("watched", CPU, "Ranks 2 failed to pass monitoredBarrier"),
+    ],
+)
+def test_what_is_broken_fails_as_the_lesson_says(experiment, env, says):
+    with pytest.raises(RankFailed) as caught:
+        timeout = 2 if (experiment, env) == ("mixed", CPU) else 20
+        how = {"ranks": 3, "timeout": timeout, "env": env, "quiet": True}
+        torchrun(COLLECTIVES, "--show", experiment, **how)
+    everyone = "\n".join(caught.value.run.stderr.values())
+    text = f"{caught.value}\n{caught.value.details}\n{everyone}"
+    assert re.search(says, text), text
+
+
+@pytest.mark.parametrize(
+    ("ranks", "arguments", "says"),
+    [
+        (2, ["--show", "gossip"], "invalid choice: 'gossip'"),
+        (2, ["--root", "2"], "--root must be one of ranks 0 to 1, not 2"),
+        (2, ["--root", "-1"], "not -1"),
+        (2, ["--root", "first"], "invalid int value: 'first'"),
+        (
+            2,
+            ["--show", "late", "--root", "1"],
+            "--root is for collectives, not for late",
+        ),
+        (
+            2,
+            ["--show", "late", "--record", "x"],
+            "--record is for collectives, not for late",
+        ),
+        (1, ["--show", "mixed"], "breaks nothing on one rank: take two or more"),
+        (
+            2,
+            ["--record", "no/such/folder/x.jsonl"],
+            "there is no folder no/such/folder",
+        ),
+    ],
+)
+def test_a_wrong_argument_gets_one_line(ranks, arguments, says):
+    with pytest.raises(RankFailed, match="exit code 2") as caught:
+        torchrun(COLLECTIVES, *arguments, ranks=ranks, quiet=True)
+    assert says in str(caught.value)
+    assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
+
+
+def recording():
+    """Return three steps: a rest, a call, and another call."""
+    phases = [("rest", {}), ("give", {"call": "give"}), ("take", {"call": "take"})]
+    events = []
+    for step, (phase, more) in enumerate(phases):
+        for rank in range(2):
+            holds = {"has": [[rank + 1, rank]]} | ({"gets": [[7, 0]]} if more else {})
+            event = {"step": step, "rank": rank, "phase": phase, "holds": holds}
+            if more and rank == 0:
+                event["sends"] = [[1, "gets", [[5, 0]]]]
+            events.append(event | more)
+    return Recording(events, picture="flow", pace=2, fresh=["gets"])
+
+
+def test_a_part_of_a_recording_begins_at_rest():
+    part = only(recording(), "take")
+    assert [e["phase"] for e in part] == ["rest", "rest", "take", "take"]
+    assert [e["step"] for e in part] == [0, 0, 1, 1]
+    assert part.header["pace"] == 2
+    assert repr(Player(part)) == "Player: 2 states"
+    with pytest.raises(ValueError, match="no phase 'give all', but rest, give, take"):
+        only(recording(), "give all")
+
+
+def test_a_message_shows_what_travels_and_not_what_is_made_of_it():
+    picture = flow.frame(recording(), 1)
+    assert picture.count(">5</text>") == 1
+    assert picture.count(">7</text>") == 2
+
+
+def test_a_long_picture_draws_once_what_it_shows_often():
+    picture = flow.animate(recording())
+    assert picture.count(">5</text>") == 1
+    assert picture.count('class="f12"') == 1 and picture.count('class="f32"') == 1
+    assert "7.6s" in picture, "1.2 + 2 steps of 2 s + 2.4"
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((..., [], 108), "your turn"),
+        ((32, [12, 22, 32, 42], 108), "the root is rank 3"),
+        ((23, [12, 22, 32, 42], 108), "the tens say who gives"),
+        ((33, [12, 22, 32, 42], 108), "would give to rank 3"),
+        ((7, [12, 22, 32, 42], 108), "7 is not rank 3's piece"),
+        ((42, 12, 108), "a list, such as"),
+        (([42], [12, 22, 32, 42], 108), "one whole number"),
+        ((42, [12, 22, 32, 42], [108]), "one whole number"),
+        ((42, [30, 31, 32, 33], 108), "what rank 2 gives"),
+        ((42, [42, 32, 22, 12], 108), "in the order of ranks"),
+        ((42, [1, 2, 3, 4], 108), "ends in 2"),
+        ((42, ["a", 1, 2, 3], 108), "a list, such as"),
+        ((42, [12, 22, 32, 42], 126), "rank 2's own pieces"),
+        ((42, [12, 22, 32, 42], 10), "here pieces are added up"),
+        ((42, [12, 22, 32, 42], 100), "100 is not the sum"),
+        ((42, [12, 22, 32, 42], 108), "right: "),
+    ],
+)
+def test_rank_two(answer, says, capsys):
+    check.rank_two(*answer)
+    assert says in capsys.readouterr().out
+
+
+RIGHT = {
+    "weights": "broadcast",
+    "mean_loss": "all_reduce",
+    "predictions": "gather",
+    "own_part": "reduce_scatter",
+    "whole_again": "all_gather",
+}
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        (RIGHT | {"weights": ...}, "your turn"),
+        ({"weights": "broadcast"}, "mean_loss has no call"),
+        (RIGHT | {"weights": "scatter"}, "weights: scatter gives the pieces of one"),
+        (RIGHT | {"mean_loss": "reduce"}, "mean_loss: reduce gives the sum to one"),
+        (RIGHT | {"predictions": "all_gather"}, "everyone's to all; here rank 0 alone"),
+        (
+            RIGHT | {"own_part": "all_reduce"},
+            "own_part: all_reduce gives the whole sum",
+        ),
+        (RIGHT | {"own_part": "all_to_all"}, "own_part: all_to_all gives each a piece"),
+        (RIGHT | {"whole_again": "barrier"}, "whole_again: barrier gives nobody"),
+        (RIGHT | {"weights": "send"}, "'send' is none of broadcast"),
+        (RIGHT | {"weights": 3}, "3 is none of"),
+        (RIGHT | {"weights": dist.broadcast}, "right: "),
+        (RIGHT, "right: "),
+    ],
+    ids=str,
+)
+def test_right_call(answers, says, capsys):
+    check.right_call(**answers)
+    assert says in capsys.readouterr().out
+
+
+def told(rank, mean):
+    return f"mean loss {mean}" if rank == 0 else None
+
+
+def divides_first(rank, world_size, loss, all_reduce):
+    loss /= world_size
+    all_reduce(loss)
+    return told(rank, f"{loss.item():.2f}")
+
+
+def calls_twice(rank, world_size, loss, all_reduce):
+    all_reduce(loss)
+    all_reduce(loss)
+    return told(rank, loss.item() / world_size)
+
+
+def empties_first(rank, world_size, loss, all_reduce):
+    loss.zero_()
+    all_reduce(loss)
+    return told(rank, loss.item() / world_size)
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (lambda r, n, loss, add: None, "no rank calls all_reduce"),
+        (lambda r, n, loss, add: add(loss) if r == 0 else None, "only rank 0 made"),
+        (
+            lambda r, n, loss, add: add(loss) if r else None,
+            "only ranks 1, 2 and 3 made",
+        ),
+        (lambda r, n, loss, add: add(loss), "rank 0 told nothing"),
+        (
+            lambda r, n, loss, add: (add(loss), "mean")[1],
+            "ranks 1, 2 and 3 told it, too",
+        ),
+        (lambda r, n, loss, add: (add(loss), r or None)[1], "3 told, not rank 0"),
+        (lambda r, n, loss, add: (add(loss), told(r, loss.item()))[1], "mean is 2.5"),
+        (lambda r, n, loss, add: (add(loss), None if r else 2.5)[1], "not the text"),
+        (lambda r, n, loss, add: (add(loss), told(r, "nan"))[1], "the mean is 2.5"),
+        (lambda r, n, loss, add: 1 / 0, "rank 0 raised ZeroDivisionError"),
+        (lambda r, n, loss, add: (r or add(loss), add(loss)), "[2, 1, 1, 1]"),
+        (calls_twice, "'mean loss 10.0': the mean is 2.5"),
+        (empties_first, "'mean loss 0.0': the mean is 2.5"),
+        (lambda r, n, loss, add: (add(loss), told(r, loss.item() / n))[1], "right: "),
+        (divides_first, "right: "),
+        (None, "TypeError"),
+    ],
+)
+def test_mended(program, says, capsys, monkeypatch):
+    monkeypatch.setattr("ringside.mailboxes.PATIENCE", 0.2)
+    check.mended(program)
+    assert says in capsys.readouterr().out
