@@ -55,14 +55,9 @@ def test_no_group_outlives_its_script(script, tmp_path):
 def test_the_command_that_is_shown_works(script):
     """The line that a person would type does what the cell does."""
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    line += [
-        "--local-addr",
-        "127.0.0.1",
-        "--nproc-per-node",
-        "4",
-        f"scripts/{script}.py",
-        *SHORT.get(script, []),
-    ]
+    ranks = "2" if script in SHORT else "4"
+    line += ["--local-addr", "127.0.0.1", "--nproc-per-node", ranks]
+    line += [f"scripts/{script}.py", *SHORT.get(script, [])]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]
     if script in SHORT:

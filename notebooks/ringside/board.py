@@ -27,6 +27,7 @@ class Board:
         ]
         self.ranks = sorted(self.rows[0])
         self.size = sum(rank >= 0 for rank in self.ranks)
+        self.rooms = {}
         self.places = self.arrange()
 
     @cached_property
@@ -43,6 +44,12 @@ class Board:
 
     def room(self, rank: int) -> tuple[float, float]:
         """Return the width and the height of a card; all ranks have the same."""
+        if (rank < 0) not in self.rooms:
+            self.rooms[rank < 0] = self.measure(rank)
+        return self.rooms[rank < 0]
+
+    def measure(self, rank: int) -> tuple[float, float]:
+        """Return how wide and high a card must be for all that it will hold."""
         like = [r for r in self.ranks if (r < 0) == (rank < 0)]
         most, lines = 0, 1
         for r in like:
@@ -51,7 +58,7 @@ class Board:
                 for name, cells in row[r]["holds"].items():
                     across = min(len(cells), self.per(r, name)) * self.cards[r][name]
                     most = max(most, self.label(r) + across)
-        title = len(self.title(rank)) * 8 + 20
+        title = max(len(self.title(r)) for r in like) * 8 + 20
         return max(most + 14, title, 92), 34 + lines * LINE
 
     @cached_property
