@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 from jupyter_client.manager import KernelManager
-from ringside import failure, launch
+from ringside import failure, launch, supervisor
 from ringside import server as servers
 from ringside.failure import RankFailed, RankTimeout
 from ringside.launch import torchrun
@@ -432,6 +432,28 @@ def test_a_rank_that_hangs_is_named_with_its_line(place, warm):
     assert str(error).startswith("2 of 4 ranks still ran after")
     assert "ranks 1 and 3 stood at line 3 of small.py" in shown(error)
     assert "time.sleep(600)" in shown(error)
+
+
+def test_the_launcher_asks_torch_for_nothing_that_2_11_lacks(monkeypatch):
+    """requirements.txt allows torch 2.11, whose LaunchConfig has only these fields."""
+    known = """min_nodes max_nodes nproc_per_node logs_specs run_id role rdzv_endpoint
+    rdzv_backend rdzv_configs rdzv_timeout max_restarts monitor_interval start_method
+    log_line_prefix_template metrics_cfg local_addr event_log_handler numa_options
+    signals_to_handle duplicate_stdout_filters duplicate_stderr_filters""".split()
+    asked = []
+
+    class Launched(Exception):
+        pass
+
+    def old(**settings):
+        asked.extend(settings)
+        raise Launched
+
+    monkeypatch.setattr(supervisor, "LaunchConfig", old)
+    order = {"folder": "f", "script": "s", "args": [], "ranks": 1}
+    with pytest.raises(Launched):
+        supervisor.start(order)
+    assert "nproc_per_node" in asked and {*asked} <= {*known}
 
 
 def test_ranks_that_never_came_to_the_script_are_told():

@@ -229,9 +229,10 @@ def start(request: dict) -> None:
         start_method="forkserver",
         logs_specs=DefaultLogsSpecs(f"{folder}/logs", redirects=Std.ALL),
         local_addr="127.0.0.1",
-        shutdown_timeout=int(GRACE),
         signals_to_handle="SIGTERM",
     )
+    if hasattr(config, "shutdown_timeout"):  # torch 2.11 has none
+        config.shutdown_timeout = int(GRACE)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle
     if request["warm"]:
         order = {"script": script, "args": args, "env": dict(os.environ)}
