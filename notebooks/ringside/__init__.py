@@ -14,3 +14,4 @@ from .recording import (
     values,
     verify,
 )
+from .script import script_of

@@ -146,5 +146,8 @@ def standing(dump: str, script: str) -> str:
     for path, line, function in frames:  # the innermost comes first
         if path == script:
             code = linecache.getline(script, int(line)).strip()
-            return f"at line {line} of {Path(script).name}, in {function}: {code}"
+            at = f"at line {line} of {Path(script).name}, "
+            if Path(script).parent.name.startswith("run-"):  # made from a function
+                at = ""
+            return f"{at}in {function}: {code}"
     return "before the first line of the script"

@@ -8,7 +8,8 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ import psutil
 
 from .failure import Interrupted, NoScript, Refused, explain, keep_log
 from .recording import read
+from .script import script_of
 from .server import server
 
 DAY = 86400
@@ -45,7 +47,7 @@ class Run:
 
 
 def torchrun(
-    script: str,
+    script: str | Path | Callable,
     *args: object,
     ranks: int | None = None,
     timeout: float = 60,
@@ -56,13 +58,23 @@ def torchrun(
 ) -> Run:
     """Run scripts/<script>.py on ranks, and raise RankFailed unless all end well.
 
+    A function of the notebook will do for a script: each rank calls it with its rank,
+    the world_size and args, and what they print is shown in turns, rank by rank.
     ranks=None means one per GPU if there are several, else 4. The ranks come from a
     process that has imported torch already; with warm=False they are fresh
     interpreters, as with the command shown. timeout is in seconds.
     """
-    path, words = find(script), [str(arg) for arg in args]
+    text = script_of(script, *args) if callable(script) else None
+    path = Path(f"{script.__name__}.py") if text else find(script)
+    words = [] if text else [str(arg) for arg in args]
     refuse(words, ranks, timeout, env, warm)
-    show = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
+    if text and record:
+        raise Refused("a script keeps a recording; a notebook's function does not")
+
+    def show(rank: int, line: str) -> None:
+        if not quiet:
+            print(f"rank {rank} | {line}", flush=True)
+
     try:
         with server() as line:
             if ranks is None:
@@ -70,22 +82,33 @@ def torchrun(
             run = Run(
                 command(path, words, ranks, record), {r: [] for r in range(ranks)}
             )
-            show(f"$ {run.command}")
+            if not quiet:
+                print(f"$ {run.command}", flush=True)
             begin = time.monotonic()
             with scratch(line.folder) as folder:
+                if text:
+                    path = folder / path
+                    path.write_text(text, encoding="utf-8")
                 if record:
                     words += ["--record", str(folder / "recording.jsonl")]
                 order = {"script": str(path), "args": words, "ranks": ranks}
                 order |= {"warm": warm, "timeout": timeout, "folder": str(folder)}
                 order["env"] = environment(TMPDIR=str(folder)) | (env or {})
-                end = follow(line, order | {"cwd": str(ROOT)}, run, show)
+                turns = Turns(show, ranks)
+                try:
+                    end = follow(
+                        line, order | {"cwd": str(ROOT)}, run, turns if text else show
+                    )
+                finally:
+                    turns.rest()
+                error = explain(end, ranks, timeout, path)  # while its text is there
                 if record and (folder / "recording.jsonl").exists():
                     run.recording = read(folder / "recording.jsonl")
     except KeyboardInterrupt:
         raise Interrupted("stopped: no rank runs any more") from None
     run.seconds = time.monotonic() - begin
     run.exit_codes, run.stderr = end["codes"], end["stderr"]
-    if error := explain(end, ranks, timeout, path):
+    if error:
         error.run = run
         error.log = keep_log(path.stem, run)
         raise error
@@ -99,7 +122,31 @@ def follow(line, order: dict, run: Run, show) -> dict:
             if "end" in event:
                 return by_rank(event["end"])
             run.lines[event["rank"]].append(event["line"])
-            show(f"rank {event['rank']} | {event['line']}")
+            show(event["rank"], event["line"])
+
+
+class Turns:
+    """Shows the first line of every rank, by rank, then the second, and so on."""
+
+    def __init__(self, show, ranks: int):
+        self.show, self.turn = show, 0
+        self.waiting = [deque() for _ in range(ranks)]
+
+    def __call__(self, rank: int, line: str) -> None:
+        self.waiting[rank].append(line)
+        while self.waiting[self.turn]:
+            self.next()
+
+    def next(self) -> None:
+        """Show a line of the rank whose turn it is, if it has one."""
+        if self.waiting[self.turn]:
+            self.show(self.turn, self.waiting[self.turn].popleft())
+        self.turn = (self.turn + 1) % len(self.waiting)
+
+    def rest(self) -> None:
+        """Show what is left when the run has ended, also for ranks without more."""
+        while any(self.waiting):
+            self.next()
 
 
 @contextmanager

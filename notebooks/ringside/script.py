@@ -1,0 +1,113 @@
+"""Makes a script of a function that stands in a notebook, so that ranks can run it."""
+
+import ast
+import inspect
+import symtable
+import textwrap
+from collections.abc import Callable
+from types import FunctionType, ModuleType
+
+from .failure import Refused
+
+HEAD = '''
+"""{name}, from a notebook. Start it with torchrun."""
+
+import gc
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # here: once there is a group, this would keep it alive
+'''
+TAIL = """
+if __name__ == "__main__":
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device, backend = torch.device("cpu"), "gloo"
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
+        device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
+        torch.cuda.set_device(device)
+    torch.set_default_device(device)
+    dist.init_process_group(backend, timeout=timedelta(minutes=1))
+    {call}
+    gc.collect()  # what the function leaves behind can keep the group alive
+    dist.destroy_process_group()
+"""
+
+
+def script_of(function: Callable, *args: object) -> str:
+    """Return a whole script in which each rank calls function(rank, world_size)."""
+    name = getattr(function, "__name__", "")
+    if not isinstance(function, FunctionType) or not name.isidentifier():
+        raise Refused(f"name a script, or a function made with def, not {function!r}")
+    parts, imports = {}, []
+    collect(function, name, parts, imports)
+    given = "".join(f", {literal(arg, f'the argument {arg!r}')}" for arg in args)
+    head = HEAD.strip().format(name=name) + "\n"
+    more = [line for line in dict.fromkeys(imports) if f"\n{line}\n" not in head]
+    head += "".join(f"{line}\n" for line in more)
+    tail = TAIL.strip().format(call=f"{name}(rank, world_size{given})")
+    return "\n\n".join([head, *parts.values(), tail]) + "\n"
+
+
+def collect(thing: Callable, name: str, parts: dict, imports: list[str]) -> None:
+    """Put into parts the text of a function or a class, after all that it needs."""
+    try:
+        text = textwrap.dedent(inspect.getsource(thing))
+    except (OSError, TypeError):
+        raise Refused(f"nobody kept the text of {name}: run its cell again") from None
+    world = inspect.getmodule(thing).__dict__
+    if isinstance(thing, FunctionType):
+        world = thing.__globals__
+        if thing.__code__.co_freevars:
+            own = ", ".join(thing.__code__.co_freevars)
+            raise Refused(f"{name} stands in another function, and uses its {own}")
+    parts[name] = ""  # it may need itself
+    for need in sorted(globals_in(text) & set(world)):
+        value = world[need]
+        module = getattr(value, "__module__", None)
+        if isinstance(value, ModuleType):
+            imports.append(importing(value.__name__, None, need))
+        elif isinstance(value, FunctionType | type) and module == thing.__module__:
+            if need not in parts:
+                collect(value, need, parts, imports)
+        elif callable(value) and hasattr(value, "__qualname__") and module:
+            imports.append(importing(module, value.__qualname__, need))
+        else:
+            who = f"{need}, which {name} uses,"
+            parts.setdefault(need, f"{need} = {literal(value, who)}\n")
+    parts[name] = parts.pop(name) + text
+
+
+def globals_in(text: str) -> set[str]:
+    """Return the names that some code takes from outside."""
+    found, tables = set(), [symtable.symtable(text, "", "exec")]
+    while tables:
+        table = tables.pop()
+        outer = table.get_type() == "module"
+        for symbol in table.get_symbols():
+            if symbol.is_referenced() and (outer or symbol.is_global()):
+                found.add(symbol.get_name())
+        tables += table.get_children()
+    return found
+
+
+def importing(module: str, name: str | None, known: str) -> str:
+    """Return the line that imports a module, or a name from it."""
+    if module.partition(".")[0] == "ringside":
+        raise Refused(f"{known} is the notebook's helper: no rank has it")
+    what = name or module
+    line = f"from {module} import {name}" if name else f"import {module}"
+    return line if what == known else f"{line} as {known}"
+
+
+def literal(value: object, who: str) -> str:
+    """Return the text of a value that can be written down."""
+    text = repr(value)
+    try:
+        if ast.literal_eval(text) == value:
+            return text
+    except (ValueError, SyntaxError):
+        pass
+    kind = type(value).__name__
+    raise Refused(f"{who} is a {kind} in this notebook: ranks share nothing with it")

@@ -1,0 +1,171 @@
+"""Functions that ranks run as scripts: what goes along, what is refused, what is shown."""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+from datetime import timedelta
+from types import FunctionType
+
+import pytest
+import torch
+import torch.distributed as dist
+from ringside import RankFailed, RankTimeout, check, script_of, torchrun
+from ringside.failure import Refused
+from ringside.launch import Turns
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as Wrapped
+
+SIZES = {"wide": [2, 3]}
+numbers = torch.ones(3)
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((SIZES["wide"][0],), 3.0))
+
+    def forward(self, x):
+        return twice(self.weight * x).sum()
+
+
+def twice(x):
+    return x * 2 if x.sum() else twice(x + 1)
+
+
+def trains(rank, world_size, name="none"):
+    model = Wrapped(Layer())
+    model(torch.ones(2) * rank).backward()
+    torch.optim.SGD(model.parameters(), lr=1).step()
+    print(rank, world_size, name, model.module.weight.tolist())
+    print(f"again, {timedelta(hours=1)}")
+
+
+def same_name(rank, world_size):
+    numbers = torch.full((1,), rank)
+    dist.all_reduce(numbers)
+    print([numbers.item() for numbers in numbers])
+
+
+def test_ranks_run_what_stands_in_a_notebook(capfd):
+    """A function comes with the functions, classes, values and imports it needs."""
+    torchrun(trains, "o'four", ranks=2)
+    shown = capfd.readouterr().out.splitlines()
+    assert shown == [
+        "$ torchrun --standalone --nproc-per-node 2 trains.py",
+        "rank 0 | 0 2 o'four [2.0, 2.0]",
+        "rank 1 | 1 2 o'four [2.0, 2.0]",
+        "rank 0 | again, 1:00:00",
+        "rank 1 | again, 1:00:00",
+    ]
+
+
+def test_a_local_name_hides_the_notebooks_own():
+    run = torchrun(same_name, ranks=2, quiet=True)
+    assert run.lines == {0: ["[1]"], 1: ["[1]"]}
+
+
+def test_the_text_is_a_script_of_its_own(tmp_path):
+    """Saved and started as the cell shows it, it prints the same, and ends cleanly."""
+    look = "\nprint([open(f'{t.path}/comm').read() for t in os.scandir(TASKS)])\n"
+    look = look.replace("TASKS", "'/proc/self/task'")
+    (tmp_path / "trains.py").write_text(script_of(trains, "saved") + look)
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    line += ["--local-addr", "127.0.0.1", "--nproc-per-node", "1", "trains.py"]
+    env = os.environ | {"PYTHONPATH": ""}
+    how = {"capture_output": True, "text": True, "timeout": 120, "env": env}
+    done = subprocess.run(line, cwd=tmp_path, **how)
+    assert done.returncode == 0, done.stderr
+    *said, threads = done.stdout.splitlines()
+    assert said == torchrun(trains, "saved", ranks=1, quiet=True).lines[0]
+    assert not re.search("gloo", threads), "the group outlives the script"
+
+
+def blocked(rank, world_size):
+    dist.recv(torch.zeros(1), (rank + 1) % world_size)
+
+
+def test_a_function_that_hangs_is_told_by_its_line():
+    with pytest.raises(RankTimeout) as caught:
+        torchrun(blocked, ranks=2, timeout=2, quiet=True)
+    where = "in blocked: dist.recv(torch.zeros(1), (rank + 1) % world_size)"
+    assert caught.value.details == f"ranks 0 and 1 stood {where}"
+
+
+def fails(rank, world_size):
+    print("before")
+    if rank == 1:
+        raise ValueError(f"rank {rank} has no number")
+    dist.barrier()
+
+
+def test_a_function_that_fails_shows_what_came_before(capfd):
+    with pytest.raises(RankFailed, match="^rank 1 raised ValueError: rank 1 has no"):
+        torchrun(fails, ranks=2)
+    shown = capfd.readouterr().out.splitlines()
+    assert shown[1:] == ["rank 0 | before", "rank 1 | before"]
+
+
+def outer(number):
+    def inner(rank, world_size):
+        print(number)
+
+    return inner
+
+
+def with_tensor(rank, world_size):
+    print(numbers)
+
+
+def with_helper(rank, world_size):
+    check.rank_9()
+
+
+@pytest.mark.parametrize(
+    ("what", "how", "says"),
+    [
+        (lambda rank, world_size: 1, {}, "name a script, or a function made with def"),
+        (print, {}, "name a script, or a function made with def"),
+        (functools.partial(fails, 1), {}, "name a script, or a function made with def"),
+        (outer(3), {}, "inner stands in another function, and uses its number"),
+        (with_tensor, {}, "numbers, which with_tensor uses, is a Tensor in this note"),
+        (with_helper, {}, "check is the notebook's helper: no rank has it"),
+        (
+            FunctionType(compile("def f(): 0", "?", "exec").co_consts[0], {}),
+            {},
+            "nobody kept the text of f: run its cell again",
+        ),
+        (fails, {"record": True}, "a script keeps a recording"),
+        (fails, {"ranks": 0}, "ranks is a whole number"),
+    ],
+)
+def test_what_ranks_can_not_run_is_refused(what, how, says):
+    with pytest.raises(Refused, match=re.escape(says)):
+        torchrun(what, **how)
+
+
+def test_an_argument_must_be_written_down():
+    with pytest.raises(Refused, match="the argument tensor.* is a Tensor in this"):
+        torchrun(trains, numbers)
+
+
+@pytest.mark.parametrize("came", ["001122", "210210", "221100", "012012"])
+def test_lines_are_shown_in_turns_however_they_come(came):
+    shown, count = [], {"0": 0, "1": 0, "2": 0}
+    turns = Turns(lambda rank, line: shown.append((rank, line)), 3)
+    for rank in came:
+        turns(int(rank), count[rank])
+        count[rank] += 1
+    turns.rest()
+    assert shown == [(rank, line) for line in (0, 1) for rank in (0, 1, 2)]
+
+
+def test_a_rank_without_a_line_holds_up_no_other():
+    shown = []
+    turns = Turns(lambda rank, line: shown.append(f"{rank}{line}"), 3)
+    for rank, line in [(2, "a"), (0, "a"), (2, "b"), (0, "b")]:
+        turns(rank, line)
+    assert shown == ["0a"], "rank 1 may still say something"
+    turns.rest()
+    assert shown == ["0a", "2a", "0b", "2b"]
