@@ -434,7 +434,7 @@ def test_a_rank_that_hangs_is_named_with_its_line(place, warm):
     assert "time.sleep(600)" in shown(error)
 
 
-def test_the_launcher_asks_torch_for_nothing_that_2_11_lacks(monkeypatch):
+def test_the_launcher_asks_torch_for_nothing_that_2_11_lacks(monkeypatch, tmp_path):
     """requirements.txt allows torch 2.11, whose LaunchConfig has only these fields."""
     known = """min_nodes max_nodes nproc_per_node logs_specs run_id role rdzv_endpoint
     rdzv_backend rdzv_configs rdzv_timeout max_restarts monitor_interval start_method
@@ -450,7 +450,7 @@ def test_the_launcher_asks_torch_for_nothing_that_2_11_lacks(monkeypatch):
         raise Launched
 
     monkeypatch.setattr(supervisor, "LaunchConfig", old)
-    order = {"folder": "f", "script": "s", "args": [], "ranks": 1}
+    order = {"folder": str(tmp_path), "script": "s", "args": [], "ranks": 1}
     with pytest.raises(Launched):
         supervisor.start(order)
     assert "nproc_per_node" in asked and {*asked} <= {*known}
