@@ -5,8 +5,6 @@
 
 The first line needs no GPU; the second gives each GPU a rank. Then try:
 
-    --show gather         one only: a collective; or leftovers, operators, late,
-                          halves, count; broken: short, long, mixed, absent, watched
     --root 2              the rank that gives to all, or gets from all
     --record flow.jsonl   keep what every rank had and got, one JSON object per line
 
@@ -26,7 +24,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-BLOCK = 2**18  # numbers in a piece, when bytes are counted
 PHASES = {
     "numbers": "Each rank has one number: its rank + 1.",
     "pieces": "A piece for each rank: 10 (rank + 1) + the number of who is to get it.",
@@ -91,192 +88,47 @@ def barrier(own, pieces, root):
     return []
 
 
-def expected(name, rank, size, root):
+FAMILIES = {
+    "numbers": [broadcast, gather, reduce, all_gather, all_reduce],
+    "pieces": [scatter, all_to_all, reduce_scatter, barrier],
+}
+
+
+def expected(name, rank, world_size, root):
     """Return by arithmetic what a rank gets: numbers, each with whose it is."""
-    each, mine = range(size), rank == root
+    each, mine = range(world_size), rank == root
+    total = world_size * (world_size + 1) // 2
     return {
         "broadcast": [[root + 1, root]],
         "scatter": [[10 * (root + 1) + rank, root]],
         "gather": [[r + 1, r] for r in each] if mine else [],
-        "reduce": [[size * (size + 1) // 2, *each]] if mine else [],
+        "reduce": [[total, *each]] if mine else [],
         "all_gather": [[r + 1, r] for r in each],
         "all_to_all": [[10 * (r + 1) + rank, r] for r in each],
-        "all_reduce": [[size * (size + 1) // 2, *each]],
-        "reduce_scatter": [[5 * size * (size + 1) + size * rank, *each]],
+        "all_reduce": [[total, *each]],
+        "reduce_scatter": [[10 * total + world_size * rank, *each]],
         "barrier": [],
     }[name]
 
 
-def labelled(value):
+def labelled(value, rank, world_size):
     """Return a number that says whose it is: zeros, but for this rank's place."""
-    places = torch.zeros(dist.get_world_size(), dtype=torch.int64)
-    places[dist.get_rank()] = value
+    places = torch.zeros(world_size, dtype=torch.int64)
+    places[rank] = value
     return places
 
 
-def unlabelled(places):
-    """Return a number, and the ranks that are in it."""
-    return [int(places.sum()), *places.nonzero().flatten().tolist()]
-
-
-def perform(name, rank, size, root, note):
-    """Run a collective, check it, note who gave what to whom, and return a line."""
-    kind = "numbers" if COLLECTIVES[name] in NUMBERS else "pieces"
-    own = labelled(rank + 1)
-    pieces = [labelled(10 * (rank + 1) + to) for to in range(size)]
-    has = [unlabelled(number) for number in (pieces if kind == "pieces" else [own])]
-    got = COLLECTIVES[name](own, pieces, root)
-    found, right = list(map(unlabelled, got)), expected(name, rank, size, root)
-    must(found == right, f"{name}: rank {rank} got {found}, not {right}")
-    everyone = from_all([number.tolist() for number in got])
-    sends = [
-        [to, "gets", [[places[rank], rank]]]
-        for to in range(size)
-        for places in everyone[to]
-        if to != rank and places[rank]
-    ]
-    note(kind, {"has": has})
-    gets = {"gets": found} if found else {}
-    note(name, {"has": has} | gets, sends=sends, call=name)
-    shown = [" ".join(str(sum(places)) for places in theirs) for theirs in everyone]
-    return columns(name, [numbers or "-" for numbers in shown], 3 * size + 2)
-
-
-def from_all(value):
-    """Return what each rank has."""
-    found = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
-
-
-def columns(what, values, width=8):
-    """Return a line of a table, with a column for each rank."""
-    return f"{what:16}" + "".join(f"{value!s:>{width}}" for value in values)
-
-
-def must(true, message):
-    """Raise ValueError if torch does not behave as this script says."""
-    if not true:
-        raise ValueError(message)
-
-
-def operators(rank, size):
-    """Combine rank + 1 of all ranks with each operator there is."""
-    for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"):
-        result = torch.tensor([rank + 1.0 if name == "AVG" else rank + 1])
-        try:
-            dist.all_reduce(result, getattr(dist.ReduceOp, name))
-            yield columns(name, from_all(result.item()))
-        except (RuntimeError, ValueError) as error:
-            yield f"{name:16}{error}".partition("\n")[0]
-
-
-def leftovers(rank, size):
-    """See what a reduce leaves in the tensors of all: only the root's is promised."""
-    for count in (1, 4000):
-        numbers = torch.full((count,), rank + 1)
-        dist.reduce(numbers, 0)
-        left = sorted({*numbers.tolist()}, reverse=True)
-        yield columns(f"of {count}", from_all(" ".join(map(str, left))), 3 * size + 2)
-
-
-def halves(rank, size):
-    """Find the same sums with one call and with two."""
-    pieces = torch.arange(size) + 10 * (rank + 1)
-    half, sums = torch.zeros(1, dtype=torch.int64), pieces.clone()
-    dist.reduce_scatter(half, list(pieces.split(1)))
-    yield columns("reduce_scatter", from_all(half.item()), 4 * size + 4)
-    whole = [torch.zeros_like(half) for _ in range(size)]
-    dist.all_gather(whole, half)
-    yield columns("then all_gather", from_all(spelled(torch.cat(whole))), 4 * size + 4)
-    dist.all_reduce(sums)
-    yield columns("all_reduce", from_all(spelled(sums)), 4 * size + 4)
-    must(torch.equal(torch.cat(whole), sums), f"{whole} in two calls, {sums} in one")
-
-
-def late(rank, size):
-    """Let the last rank come late, and see who waits: with a barrier, and without."""
-    ways = {"no barrier": ["all_reduce"], "barrier first": ["barrier", "all_reduce"]}
-    for way, calls in ways.items():
-        own = labelled(rank + 1)
-        dist.barrier()
-        time.sleep(0.6 * (rank == size - 1))
-        begin = time.monotonic()
-        for name in calls:
-            COLLECTIVES[name](own, [], 0)
-        total = int(own.sum())  # a GPU waits here
-        waited = time.monotonic() - begin > 0.3
-        must(waited == (rank < size - 1), f"rank {rank} waited: {waited}")
-        yield columns(way, from_all(total), 4)
-        yield columns("waited", from_all("yes" if waited else "no"), 4)
-
-
-def count(rank, size):
-    """Count the bytes that this machine sends to itself, in pieces, and the arrows."""
-    yield columns("", ["arrows", "counted"])
-    for name, collective in COLLECTIVES.items():
-        own, *pieces = torch.zeros(1 + size, BLOCK)
-        counted = []
-        for _ in range(4):  # the least: others may be sending, too
-            dist.barrier()
-            before = carried()
-            dist.barrier()
-            collective(own, pieces, 0)
-            dist.barrier()
-            counted.append((carried() - before) / own.nbytes)
-        found = [expected(name, r, size, 0) for r in range(size)]
-        arrows = sum(r != to for to in range(size) for _, *w in found[to] for r in w)
-        yield columns(name, [arrows, f"{min(counted):.1f}"])
-
-
-def carried():
-    """Return how many bytes this machine has sent to itself, where Linux counts them."""
-    counts = Path("/proc/net/dev")
-    lines = counts.read_text().splitlines() if counts.exists() else []
-    rows = [line.replace(":", " ").split() for line in lines]
-    return sum(int(row[9]) for row in rows if row[0] == "lo")
-
-
-def mixed(rank, size):
-    """Broken: rank 0 calls all_reduce, and the others call broadcast."""
-    own = labelled(rank + 1)
-    if rank == 0:
-        dist.all_reduce(own)
-    else:
-        dist.broadcast(own, 0)
-
-
-def short(rank, size):
-    """Broken: the root has one number to give, and rank r has room for r + 1."""
-    numbers = torch.full((rank + 1,), rank + 1)
-    dist.broadcast(numbers, 0)
-    yield columns("broadcast", from_all(spelled(numbers)), 2 * size + 2)
-
-
-def long(rank, size):
-    """Broken: the root has more numbers to give than the others have room for."""
-    numbers = torch.full((size - rank,), rank + 1)
-    dist.broadcast(numbers, 0)
-
-
-def absent(rank, size):
-    """Broken: the last rank is busy elsewhere, and the others wait, for seconds."""
-    if rank == size - 1:
-        time.sleep(20)
-    dist.all_reduce(labelled(rank + 1))
-
-
-def watched(rank, size):
-    """Broken: the last rank is busy elsewhere, and a barrier looks who has come."""
-    group = dist.new_group(backend="gloo")
-    if rank == size - 1:
-        time.sleep(20)
-    dist.monitored_barrier(group, timedelta(seconds=1), wait_all_ranks=True)
-
-
-def spelled(numbers):
-    """Return numbers with a space between them."""
-    return " ".join(str(number) for number in numbers.tolist())
+def perform(collective, numbers, rank, world_size, root):
+    """Make a call with a rank's numbers; return what it got, and who got it."""
+    name, ranks = collective.__name__, range(world_size)
+    own, *pieces = (labelled(n, rank, world_size) for n in [rank + 1, *numbers])
+    got = collective(own, pieces * world_size if len(pieces) == 1 else pieces, root)
+    found = [[int(n.sum()), *n.nonzero().flatten().tolist()] for n in got]
+    right = [expected(name, r, world_size, root) for r in ranks]
+    if found != right[rank]:
+        raise ValueError(f"{name}: rank {rank} got {found}, not {right[rank]}")
+    heard = [to for to in ranks for _, *whose in right[to] if rank in whose]
+    return found, [to for to in heard if to != rank]
 
 
 def save_recording(path, header, events):
@@ -300,34 +152,18 @@ def stop(message):
     sys.exit(2)
 
 
-NUMBERS = [broadcast, gather, reduce, all_gather, all_reduce]
-PIECES = [scatter, all_to_all, reduce_scatter]  # these take one for each rank
-COLLECTIVES = {each.__name__: each for each in [*NUMBERS, *PIECES, barrier]}
-EXPERIMENTS = [leftovers, operators, late, halves, count, short]
-EXPERIMENTS = {each.__name__: each for each in EXPERIMENTS}
-BROKEN = {each.__name__: each for each in [mixed, long, absent, watched]}
-
-
 @errors.record
 def main():
     parser = argparse.ArgumentParser(usage="see the top of this script")
-    names = [*COLLECTIVES, *EXPERIMENTS, *BROKEN]
-    parser.add_argument("--show", choices=names, metavar="NAME")
-    parser.add_argument("--root", type=int)
+    parser.add_argument("--root", type=int, default=0)
     parser.add_argument("--record", type=Path)
     parser.error = stop
     args = parser.parse_args()
     if "RANK" not in os.environ:
         stop(f"try torchrun --standalone --nproc-per-node 4 {sys.argv[0]}")
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    root = args.root or 0
-    if not 0 <= root < world_size:
-        stop(f"--root must be one of ranks 0 to {world_size - 1}, not {root}")
-    if args.show in BROKEN and world_size == 1:
-        stop(f"--show {args.show} breaks nothing on one rank: take two or more")
-    for flag in ("root", "record") if args.show not in (None, *COLLECTIVES) else ():
-        if getattr(args, flag) is not None:
-            stop(f"--{flag} is for collectives, not for {args.show}")
+    if not 0 <= args.root < world_size:
+        stop(f"--root must be one of ranks 0 to {world_size - 1}, not {args.root}")
     if args.record and not args.record.absolute().parent.is_dir():
         stop(f"--record: there is no folder {args.record.parent}")
 
@@ -336,32 +172,37 @@ def main():
         device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
         torch.cuda.set_device(device)
     torch.set_default_device(device)
-    limit = timedelta(seconds=4 if args.show == "absent" else 60)
-    dist.init_process_group(backend, timeout=limit)
-    events, lines = [], []
+    dist.init_process_group(backend, timeout=timedelta(minutes=1))
+    events = []
 
     def note(phase, holds, **more):
-        if phase not in [event["phase"] for event in events]:
-            event = {"step": len(events), "rank": rank, "phase": phase, "holds": holds}
-            events.append(event | more)
+        event = {"step": len(events), "rank": rank, "phase": phase, "holds": holds}
+        events.append(event | more)
 
-    if args.show in EXPERIMENTS:
-        lines += EXPERIMENTS[args.show](rank, world_size)
-    elif args.show in BROKEN:
-        BROKEN[args.show](rank, world_size)
-        dist.barrier()  # the next call of those who came through
-        must(False, f"{args.show} did not fail on {world_size} ranks")
-    else:
-        for name in [args.show] if args.show else COLLECTIVES:
-            lines.append(perform(name, rank, world_size, root, note))
+    for family, collectives in FAMILIES.items():
+        numbers = [rank + 1]
+        if family == "pieces":
+            numbers = [10 * (rank + 1) + to for to in range(world_size)]
+        has = {"has": [[number, rank] for number in numbers]}
+        note(family, has)
+        for collective in collectives:
+            got, heard = perform(collective, numbers, rank, world_size, args.root)
+            given = numbers * world_size  # to each rank
+            sends = [[to, "gets", [[given[to], rank]]] for to in heard]
+            holds = has | ({"gets": got} if got else {})
+            note(collective.__name__, holds, sends=sends, call=collective.__name__)
     header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "flow"}
-    header["phases"] = PHASES | {name: f.__doc__ for name, f in COLLECTIVES.items()}
-    header |= {"pace": 2, "fresh": ["gets"]}  # each step is a picture of its own
-    save_recording(args.record, header, events)
+    told = {each.__name__: each.__doc__ for each in sum(FAMILIES.values(), [])}
+    header |= {"phases": PHASES | told, "pace": 2, "fresh": ["gets"]}
+    rows = save_recording(args.record, header, events)
     if rank == 0:
-        for line in lines:
+        for name in told:
+            line = f"{name:16}"
+            for event in (row for row in rows if row["phase"] == name):
+                got = [str(number) for number, *_ in event["holds"].get("gets", [])]
+                line += f"{' '.join(got) or '-':>{3 * world_size + 2}}"
             print(line)
-        print(f"ok: {world_size} ranks, and torch does what this script says")
+        print(f"ok: {world_size} ranks got what the arithmetic says")
 
 
 if __name__ == "__main__":
