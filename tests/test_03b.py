@@ -1,6 +1,5 @@
 """Tests lesson 03b: what its script does, prints and records, and its checkers."""
 
-
 import pytest
 import torch.distributed as dist
 from ringside import Player, RankFailed, Recording, check, flow, only, torchrun
