@@ -7,8 +7,6 @@ The first line needs no GPU; the second gives each GPU a rank. Then try:
 
     --numel 10             a size that four ranks cannot share evenly
     --record ring.jsonl    keep what every rank sent, one JSON object per line
-    --wire hasty           broken: adds the numbers before they have arrived
-    --wire blocking        broken: every rank sends, and none gets to receive
 
 The last line begins with "ok". The lesson: notebooks/04_ring_all_reduce.ipynb
 """
@@ -27,8 +25,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-FORGOTTEN = []  # what the hasty wire never waits for
-
 
 def scatter_reduce(rank, world_size, exchange):
     """Each step: send one chunk right, add the one from the left to your own."""
@@ -46,7 +42,7 @@ def allgather(rank, world_size, exchange):
         exchange(send, keep_in=recv)
 
 
-def ring_all_reduce(tensor, rank, world_size, wire, note):
+def ring_all_reduce(tensor, rank, world_size, note):
     """Leave the sum over all ranks in tensor, on every rank."""
     chunks = tensor.tensor_split(world_size)
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
@@ -56,12 +52,13 @@ def ring_all_reduce(tensor, rank, world_size, wire, note):
         recv = keep_in if add_to is None else add_to
         note(chunks, "allgather" if add_to is None else "scatter-reduce", send, recv)
         arrived = chunks[recv] if add_to is None else spare[: len(chunks[recv])]
-        requests = wire(chunks[send], right, arrived, left)
-        for request in requests[:1]:  # first the one that receives
-            request.wait()
+        both = [dist.P2POp(dist.irecv, arrived, left)]
+        both += [dist.P2POp(dist.isend, chunks[send], right)]
+        received, *sent = dist.batch_isend_irecv(both)  # begins both at once
+        received.wait()
         if add_to is not None:
             chunks[recv].add_(arrived)
-        for request in requests[1:]:
+        for request in sent:
             request.wait()
 
     scatter_reduce(rank, world_size, exchange)
@@ -73,26 +70,6 @@ def ring_all_reduce(tensor, rank, world_size, wire, note):
 def spare_chunk(numel, dtype, device):
     """Return room for a chunk, the same each time: new room costs page faults."""
     return torch.empty(numel, dtype=dtype, device=device)
-
-
-def safe(outgoing, right, incoming, left):
-    """Begin to receive and to send, both at once; return what to wait for."""
-    recv = dist.P2POp(dist.irecv, incoming, left)
-    send = dist.P2POp(dist.isend, outgoing, right)
-    return dist.batch_isend_irecv([recv, send])
-
-
-def hasty(outgoing, right, incoming, left):
-    """Broken: begin both, but return nothing to wait for."""
-    FORGOTTEN.append((safe(outgoing, right, incoming.zero_(), left), incoming))
-    return []
-
-
-def blocking(outgoing, right, incoming, left):
-    """Broken: a send ends when its message is received, and every rank sends."""
-    dist.send(outgoing, right)
-    dist.recv(incoming, left)
-    return []
 
 
 def save_recording(path, header, events):
@@ -121,7 +98,6 @@ def main():
     parser = argparse.ArgumentParser(usage="see the top of this script")
     parser.add_argument("--numel", type=int, default=16)
     parser.add_argument("--record", type=Path)
-    parser.add_argument("--wire", choices=["safe", "hasty", "blocking"], default="safe")
     parser.error = stop
     args = parser.parse_args()
     if "RANK" not in os.environ:
@@ -156,25 +132,20 @@ def main():
         expected = tensor.clone()
         dist.all_reduce(expected)
         keep = note if dtype == torch.int64 else lambda *what: None
-        ring_all_reduce(tensor, rank, world_size, globals()[args.wire], keep)
+        ring_all_reduce(tensor, rank, world_size, keep)
         if not torch.equal(tensor, expected):
             i = (tensor != expected).nonzero()[0].item()
             raise ValueError(f"number {i} became {tensor[i]}, not {expected[i]}")
 
-    # which chunk does torch's own scatter-reduce leave on this rank?
-    mine = torch.zeros(1, device=device)
-    dist.reduce_scatter(mine, [torch.full_like(mine, c) for c in range(world_size)])
-    events[-1]["torch"] = int(mine) // world_size
     header = {"lesson": Path(__file__).stem, "ranks": world_size}
     rows = save_recording(args.record, header, events)
     if rank == 0:
-        print("rank  messages  bytes sent  complete first  reduce_scatter")
+        print("rank  messages  bytes sent  complete first")
         for r in range(world_size):
-            *sends, done = (event for event in rows if event["rank"] == r)
+            *sends, _ = (event for event in rows if event["rank"] == r)
             size = sum(event["bytes"] for event in sends)
             first = sends[world_size - 1]["send"] if sends else 0
-            line = f"{r:4}  {len(sends):8}  {size:10}  {f'chunk {first}':>14}"
-            print(f"{line}  chunk {done['torch']}")
+            print(f"{r:4}  {len(sends):8}  {size:10}         chunk {first}")
         print(f"ok: {world_size} ranks, and the ring agrees with dist.all_reduce")
 
 

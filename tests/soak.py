@@ -192,7 +192,7 @@ FAULTS = {
     "no script": "'no_such_script', ranks=2",
     "no ranks": "'04_ring_all_reduce', ranks=0",
     "bad argument": "'04_ring_all_reduce', '--numel', 'many', ranks=2",
-    "hasty": "'04_ring_all_reduce', '--wire', 'hasty', ranks=4",
+    "no folder": "'04_ring_all_reduce', '--record', 'no/such/x', ranks=4",
 }
 
 
@@ -204,10 +204,7 @@ def red() -> None:
     def stuck(number: int) -> float:
         place = folder / f"stuck {number}"
         place.mkdir()
-        arguments = "'--wire', 'blocking', ranks=4, timeout=600"
-        said = guard.judged(
-            place, {"n": [guard.ran(guard.LAUNCH.format(arguments), 1)]}
-        )
+        said = guard.judged(place, {"n": [guard.ran(guard.STUCK, 1)]})
         begin = time.monotonic()
         assert "FAILED n.ipynb::Cell 0" in said
         while guard.left(place):

@@ -23,7 +23,11 @@ SWITCHES = """--disable-gpu --disable-dev-shm-usage --disable-background-network
 --disable-component-update --disable-sync --no-first-run""".split()
 HOMES = """HOME IPYTHONDIR JUPYTER_CONFIG_DIR JUPYTER_DATA_DIR JUPYTER_RUNTIME_DIR
 TMPDIR XDG_CACHE_HOME""".split()
-STUCK = f'import ringside; ringside.torchrun("{STEM}", "--wire", "blocking", ranks=4)'
+STUCK = """import torch, torch.distributed as dist
+from ringside import torchrun
+def stuck(rank, world_size):
+    dist.send(torch.zeros(0), (rank + 1) % world_size)
+torchrun(stuck, ranks=4)"""
 PICTURE = re.compile(r"<img |<svg |!\[[^]]+\]\(")
 COUNT = "cells => cells.map(cell => cell.querySelectorAll('img').length)"
 ERROR = '.jp-Notebook [data-mime-type="application/vnd.jupyter.stderr"]'

@@ -17,6 +17,12 @@ MARK = "RINGSIDE_GUARD"  # every process that nbval starts here bears it
 LAUNCH = f"""import sys; sys.path.insert(0, {str(ROOT / "notebooks")!r})
 from ringside import torchrun
 torchrun("04_ring_all_reduce", {{}}, quiet=True)"""
+STUCK = f"""import sys; sys.path.insert(0, {str(ROOT / "notebooks")!r})
+import torch, torch.distributed as dist
+from ringside import torchrun
+def stuck(rank, world_size):
+    dist.send(torch.zeros(0), (rank + 1) % world_size)
+torchrun(stuck, ranks=4, timeout=600)"""
 
 
 def judged(folder: Path, notebooks: dict[str, list], seconds: int = 12) -> str:
@@ -44,10 +50,9 @@ def verdicts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("guard")
     good = [nbformat.v4.new_code_cell(FINE, execution_count=1)]
     good[0].outputs = [nbformat.v4.new_output("stream", text="42\n")]
-    stuck = LAUNCH.format("'--wire', 'blocking', ranks=4, timeout=600")
     notebooks = {
         "good": good,
-        "hung": [ran(stuck, 1), ran("print()", 2)],
+        "hung": [ran(STUCK, 1), ran("print()", 2)],
         "failed": [ran(LAUNCH.format("'--numel', -1, ranks=2"), 1)],
         "stripped": [nbformat.v4.new_code_cell(FINE)],
     }
