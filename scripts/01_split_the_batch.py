@@ -1,19 +1,12 @@
-"""Split a batch among ranks, average their gradients; compare with one process.
+"""Split eight samples among ranks, average their gradients; compare with one process.
 
     torchrun --standalone --nproc-per-node 4 scripts/01_split_the_batch.py
     torchrun --standalone --nproc-per-node gpu scripts/01_split_the_batch.py
 
-The first line needs no GPU; the second gives each GPU a rank. Then try:
-
-    --samples 10             a batch that four ranks cannot share evenly
-    --record split.jsonl     keep what every rank held, one JSON object per line
-    --wrong sum              broken: adds the gradients, and forgets to divide
-    --wrong means            broken: averages means over unequal numbers of samples
-    --wrong reduced-loss     broken: averages the loss, and then runs backward
-    --wrong norm             unequal: BatchNorm sees a share, not the batch
-    --wrong dropout          unequal: each rank draws other numbers to drop
-
-The last line begins with "ok". The lesson: notebooks/01_split_the_batch.ipynb
+The first line needs no GPU; the second gives each GPU a rank. With three ranks, the
+shares are unequal. With --record PATH, rank 0 keeps what every rank held, one JSON
+object per line. The last line begins with "ok".
+The lesson: notebooks/01_split_the_batch.ipynb
 """
 
 import argparse
@@ -27,13 +20,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 
 X = [1.0, 2.0, 1.0, 2.0, 3.0, 2.0, 2.0, 3.0]  # eight samples for a model of one weight
 Y = [0.0, 0.0, 1.0, -3.0, 2.0, -1.0, 1.0, 1.0]
-STEPS, RATE = 3, 0.1
-WRONG = ["sum", "means", "reduced-loss", "norm", "dropout"]
+RATE = 0.25
 PHASES = {
     "start": "The same weight everywhere; in the middle, all samples, each with its slope.",
     "split": "Each rank takes every N-th sample, from its own place on.",
@@ -56,55 +47,11 @@ def gradient(w, x, y):
     return w.grad
 
 
-def average_gradients(model, samples):
-    """Add up over all ranks the gradients of sums, and divide by all samples."""
-    count = torch.tensor(float(samples))
-    dist.all_reduce(count)
-    for weight in model.parameters():
-        dist.all_reduce(weight.grad)
-        weight.grad /= count
-
-
-def one_weight(rank, world_size, note):
-    """Take one step with numbers for the head; return a table of what each rank had."""
-    times = -(-world_size // len(X))  # with more than eight ranks, repeat the samples
-    x, y = (torch.tensor(values * times) for values in (X, Y))
-    numbers, everyone = range(len(x)), range(world_size)
-    w = torch.ones(())
-    slopes = [short(slope) for slope in x * (w * x - y)]
-    batch = [[slopes[number], number % world_size] for number in numbers]
-    mine = [[slopes[number], rank] for number in share(numbers, rank, world_size)]
-    alone = gradient(w, x, y)
-    note("start", {"w": [[1]]}, {"w": [[1]], "slopes": batch})
-
-    sends = [[r, "slopes"] for r in everyone]
-    now, one = {"w": [[1]], "slopes": mine}, {"w": [[1]], "slopes": batch}
-    note("split", now, one, sends)
-
-    grad = gradient(w, share(x, rank, world_size), share(y, rank, world_size))
-    now, one = now | {"grad": [[short(grad), rank]]}, one | {"grad": [[short(alone)]]}
-    note("backward", now, one)
-
-    row = torch.stack([torch.tensor(float(len(mine))), grad])
-    rows = [torch.empty_like(row) for _ in everyone]
-    dist.all_gather(rows, row)
-    dist.all_reduce(grad)
-    grad /= world_size
-    now = now | {"grad": [[short(grad), *everyone]]}
-    note("all-reduce", now, one, call="all_reduce")
-
-    after, best = short(w - 0.25 * grad), short(w - 0.25 * alone)
-    note("step", now | {"w": [[after]]}, one | {"w": [[best]]})
-    if len(x) % world_size == 0 and not torch.allclose(grad, alone):
-        raise ValueError(f"the mean of equal shares is {grad}, not {alone}")
-    by_count = sum(count * mean for count, mean in rows) / len(x)
-    if not torch.allclose(by_count, alone):
-        raise ValueError(f"the mean by count is {by_count}, not {alone}")
-    lines = ["rank  samples  mean gradient"]
-    lines += [f"{r:4}  {int(row[0]):7}  {row[1]:13.3f}" for r, row in enumerate(rows)]
-    lines += [f"mean of the means        {grad:.3f}"]
-    lines += [f"mean by count            {by_count:.3f}"]
-    return [*lines, f"one process              {alone:.3f}"]
+def total(value):
+    """Return the sum of what all ranks have."""
+    value = value.clone()
+    dist.all_reduce(value)
+    return value
 
 
 def short(value):
@@ -113,60 +60,28 @@ def short(value):
     return int(value) if value == int(value) else value
 
 
-def network(wrong):
-    """Return the same small network on every rank."""
-    torch.manual_seed(0)
-    more = {"norm": [nn.BatchNorm1d(8)], "dropout": [nn.Dropout()]}.get(wrong, [])
-    with torch.device("cpu"):  # where all machines draw the same numbers
-        layers = nn.Linear(4, 8), *more, nn.Tanh(), nn.Linear(8, 1)
-    return nn.Sequential(*layers).double().to(torch.get_default_device())
-
-
-def train(model, x, y, average):
-    """Take a few steps down the slope."""
-    for _ in range(STEPS):
-        model.zero_grad()
-        average(model, (model(x) - y) ** 2)
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight -= RATE * weight.grad
-    return torch.cat([weight.flatten() for weight in model.parameters()]).detach()
-
-
-def compare(rank, world_size, samples, wrong):
-    """Train on shares and on the whole batch; raise ValueError if the ends differ."""
-
-    def backward(model, losses):
-        if wrong in ("sum", "means"):
-            losses.mean().backward()
-            for weight in model.parameters():
-                dist.all_reduce(weight.grad)
-                weight.grad /= world_size if wrong == "means" else 1
-        elif wrong == "reduced-loss":
-            loss = losses.mean()
-            dist.all_reduce(loss)
-            (loss / world_size).backward()
-        else:
-            losses.sum().backward()
-            average_gradients(model, len(losses))
-
-    torch.manual_seed(1)
-    batch = torch.randn(samples, 5, device="cpu").to(torch.get_default_device())
-    x, y = batch.double().split([4, 1], dim=1)
-    alone = train(network(wrong), x, y, lambda model, losses: losses.mean().backward())
-    model = network(wrong)
-    torch.manual_seed(rank)
-    mine = (share(values, rank, world_size) for values in (x, y))
-    weights = train(model, *mine, backward)
-    ends = [torch.empty_like(weights) for _ in range(world_size)]
-    dist.all_gather(ends, weights)
-    for other, end in enumerate(ends):
-        if not torch.equal(end, ends[0]):
-            apart = (end - ends[0]).abs().max()
-            raise ValueError(f"ranks 0 and {other} end {apart:.3f} apart")
-    if not torch.allclose(weights, alone):
-        apart = (weights - alone).abs().max()
-        raise ValueError(f"the ranks agree, but end {apart:.3f} from one process")
+def tell(rank, world_size, slopes, grad, mean, alone):
+    """Return the step as events: what this rank held, and beside rank 0 one process."""
+    batch = [[short(slope), i % world_size] for i, slope in enumerate(slopes)]
+    one = {"w": [[1]], "slopes": batch}
+    mine = {"w": [[1]], "slopes": share(batch, rank, world_size)}
+    held = {"start": ({"w": [[1]]}, one), "split": (mine, one)}
+    one = one | {"grad": [[short(alone)]]}
+    held["backward"] = mine | {"grad": [[short(grad), rank]]}, one
+    mine = mine | {"grad": [[short(mean), *range(world_size)]]}
+    held["all-reduce"] = mine, one
+    steps = [{"w": [[short(1 - RATE * found)]]} for found in (mean, alone)]
+    held["step"] = mine | steps[0], one | steps[1]
+    sends = {"split": {"sends": [[other, "slopes"] for other in range(world_size)]}}
+    calls = {"all-reduce": {"call": "all_reduce"}}
+    events = []
+    for step, phase in enumerate(PHASES):
+        mine, one = held[phase]
+        event = {"step": step, "rank": rank, "phase": phase}
+        events.append(event | {"holds": mine} | calls.get(phase, {}))
+        if rank == 0:
+            events.append(event | {"rank": -1, "holds": one} | sends.get(phase, {}))
+    return events
 
 
 def save_recording(path, header, events):
@@ -193,16 +108,12 @@ def stop(message):
 @errors.record
 def main():
     parser = argparse.ArgumentParser(usage="see the top of this script")
-    parser.add_argument("--samples", type=int, default=24)
     parser.add_argument("--record", type=Path)
-    parser.add_argument("--wrong", choices=WRONG)
     parser.error = stop
     args = parser.parse_args()
     if "RANK" not in os.environ:
         stop(f"try torchrun --standalone --nproc-per-node 4 {sys.argv[0]}")
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if args.samples < world_size:
-        stop(f"--samples must be {world_size} or more, one for each rank")
     if args.record and not args.record.absolute().parent.is_dir():
         stop(f"--record: there is no folder {args.record.parent}")
 
@@ -212,24 +123,32 @@ def main():
         torch.cuda.set_device(device)
     torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
-    events = []
+    times = -(-world_size // len(X))  # with more than eight ranks, repeat the samples
+    x, y = torch.tensor(X * times), torch.tensor(Y * times)
+    w = torch.tensor(1.0)
+    mine = share(x, rank, world_size), share(y, rank, world_size)
+    grad, alone = gradient(w, *mine), gradient(w, x, y)
+    count = torch.tensor(float(len(mine[0])))
+    mean = total(grad) / world_size
+    by_count = total(grad * count) / total(count)
+    if not torch.allclose(by_count, alone):
+        raise ValueError(f"the mean by count is {by_count}, not {alone}")
+    if len(x) % world_size == 0 and not torch.allclose(mean, alone):
+        raise ValueError(f"the mean of equal shares is {mean}, not {alone}")
 
-    def note(phase, mine, alone, sends=(), call=None):
-        event = {"step": len(events) // (1 + (rank == 0)), "rank": rank, "phase": phase}
-        more = {"call": call} if call else {}
-        if rank == 0:  # beside the ranks, what one process would have
-            first = {"rank": -1, "holds": alone} | ({"sends": sends} if sends else {})
-            events.append(event | first)
-        events.append(event | {"holds": mine} | more)
-
-    lines = one_weight(rank, world_size, note)
-    compare(rank, world_size, args.samples, args.wrong)
+    events = tell(rank, world_size, x * (w * x - y), grad, mean, alone)
     header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "flow"}
     save_recording(args.record, header | {"phases": PHASES}, events)
+    rows = [None] * world_size
+    dist.all_gather_object(rows, (int(count), grad.item()))
     if rank == 0:
-        for line in lines:
-            print(line)
-        print(f"ok: {world_size} ranks end {STEPS} steps where one process ends them")
+        print("rank  samples  mean gradient")
+        for other, (samples, found) in enumerate(rows):
+            print(f"{other:4}  {samples:7}  {found:13.3f}")
+        print(f"mean of the means        {mean:.3f}")
+        print(f"mean by count            {by_count:.3f}")
+        print(f"one process              {alone:.3f}")
+        print(f"ok: by count, {world_size} ranks find the gradient of one process")
 
 
 if __name__ == "__main__":

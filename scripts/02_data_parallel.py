@@ -3,14 +3,10 @@
     torchrun --standalone --nproc-per-node 4 scripts/02_data_parallel.py
     torchrun --standalone --nproc-per-node gpu scripts/02_data_parallel.py
 
-Rank 0 drives N devices made of threads, rank 1 drives N - 1, and so on. With several
-GPUs, rank 0 runs the real one too. What differs each time goes to stderr. Then try:
+Rank 0 drives N devices made of threads, rank 1 drives N - 1, and so on. Then try:
 
     --rows 10                a batch that four devices cannot share evenly
     --record parallel.jsonl  keep what was copied in a step, one JSON object per line
-    --wrong lost             broken: only device 0's gradients reach the weights
-    --wrong stale            broken: copies the weights once, and never again
-    --wrong inside           broken: averages losses that unequal shares have found
 
 The last line begins with "ok". The lesson: notebooks/02_data_parallel.ipynb
 """
@@ -29,7 +25,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # here: once there is a group, this would keep it alive
 from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.functional import mse_loss
@@ -94,81 +89,38 @@ def network():
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
 
 
-def flat(tensors):
-    return torch.cat([tensor.flatten() for tensor in tensors])
+def data_parallel(module, batch, devices):
+    """Make the four movements: scatter, replicate, parallel apply, gather."""
+    pieces = scatter(batch, devices)
+    replicas = [replicate(module, device) for device in range(len(pieces))]
+    return gather(parallel_apply(replicas, pieces))
 
 
-def train(x, y, devices, wrong=None):
-    """Take a few steps like one process; return rows, copies, gradient of the first."""
-    model, first = network(), None
-    weights = list(model.parameters())
-    for step in (1, 2, 3):
-        TRAFFIC.clear()
-        model.zero_grad()
-        pieces = scatter(x, devices)
-        if wrong != "stale" or step == 1:
-            replicas = [replicate(model, d) for d in range(len(pieces))]
-        outputs = parallel_apply(replicas, pieces)
-        if wrong == "lost":
-            outputs[1:] = [output.detach() for output in outputs[1:]]
-        if wrong == "inside":
-            outputs = [mse_loss(*p).view(1) for p in zip(outputs, y.chunk(devices))]
-        output = gather(outputs)
-        (output.mean() if wrong == "inside" else mse_loss(output, y)).backward()
-        rows, grad = [len(piece) for piece in pieces], flat(w.grad for w in weights)
-        apart = grad - flat(torch.autograd.grad(mse_loss(model(x), y), weights))
-        if apart.abs().max() > 1e-5:
-            why = f"in step {step}, one process finds another gradient; rows {rows}"
-            held = [flat(replica.parameters()) for replica in replicas]
-            old = [d for d, w in enumerate(held) if not w.equal(flat(weights))]
-            home = [d for d in range(devices) if ("add up", d, 0) in TRAFFIC]
-            raise ValueError(f"{why}, old weights on {old}, gradients from {home}")
-        first = first or (rows, TRAFFIC.copy(), grad)
-        torch.optim.SGD(weights, lr=0.1).step()
-    return first
+def gradient(loss, net):
+    """Return the gradient of all weights in one row."""
+    net.zero_grad()
+    loss.backward()
+    return torch.cat([weight.grad.flatten() for weight in net.parameters()])
 
 
-def real(x, y, devices, expected):
-    """Let the real nn.DataParallel do it on GPUs; compare, and tell their memory."""
-    model = nn.DataParallel(network().to("cuda:0"), list(range(devices)))
-    mse_loss(model(x.to("cuda:0")), y.to("cuda:0")).backward()
-    grad = flat(weight.grad for weight in model.parameters()).cpu()
-    if not torch.allclose(grad, expected, atol=1e-5):
-        raise ValueError("nn.DataParallel finds another gradient than the one by hand")
-    most = [torch.cuda.max_memory_allocated(d) for d in range(devices)]
-    sys.stderr.write(f"nn.DataParallel agrees; most bytes on each GPU: {most}\n")
-
-
-def race(rank, world_size, device):
-    """Run a forward that is all Python in N threads, then in N processes."""
-    slow = [lambda rows: sum(i % 7 for i in range(500_000))] * world_size
-    for who, mine in ("threads", [id] if rank else slow), ("processes", slow[:1]):
-        dist.barrier()
-        begin, used = time.perf_counter(), time.process_time()
-        parallel_apply(mine, mine)
-        busy = torch.tensor(time.process_time() - used, device=device)
-        dist.all_reduce(busy)
-        cores = busy.item() / (time.perf_counter() - begin)
-        if rank == 0:
-            sys.stderr.write(f"{world_size} {who} kept {cores:.1f} cores busy\n")
-
-
-def tell(traffic, rows, devices):
-    """Return one step as events: what each device does, and what it sends."""
+def tell(devices, pieces):
+    """Return the step as events: what each device did, and what it sent."""
+    workers = {"forward": pieces, "loss": 1, "backward": pieces, "update": 1}
     events = []
-    work = {"forward": len(rows), "loss": 1, "backward": len(rows), "update": 1}
     for step, phase in enumerate(PHASES):
-        moving = {device for way in traffic if way[0] == phase for device in way[1:]}
-        for lane in range(devices):
-            kind = "work" if phase in work else "message"
-            busy = lane in moving or lane < work.get(phase, 0)
-            event = {"step": step, "rank": lane, "lane": lane, "begin": step}
-            named = kind == "work" or lane == 0  # elsewhere stands how many bytes
-            event |= {"end": step + 1, "kind": kind, "what": phase if named else ""}
-            events.append(event if busy else event | {"kind": "wait", "what": "idle"})
+        moving = {d for at, *ends in TRAFFIC if at == phase for d in ends}
+        for d in range(devices):
+            event = {"step": step, "rank": d, "lane": d, "begin": step, "end": step + 1}
+            kind, what = "wait", "idle"
+            if d < workers.get(phase, 0):
+                kind, what = "work", phase
+            elif d in moving:  # elsewhere than on device 0 stands how many bytes
+                kind, what = "message", "" if d else phase
+            events.append(event | {"kind": kind, "what": what})
             for to in range(devices):
-                if size := traffic[phase, lane, to]:
-                    events.append(event | {"to": to, "what": f"{size} B"})
+                if size := TRAFFIC[phase, d, to]:
+                    sent = {"kind": "message", "what": f"{size} B", "to": to}
+                    events.append(event | sent)
     return events
 
 
@@ -198,7 +150,6 @@ def main():
     parser = argparse.ArgumentParser(usage="see the top of this script")
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--record", type=Path)
-    parser.add_argument("--wrong", choices=["lost", "stale", "inside"])
     parser.error = stop
     args = parser.parse_args()
     if "RANK" not in os.environ:
@@ -216,23 +167,27 @@ def main():
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
     torch.manual_seed(1)
     x, y = torch.randn(args.rows, 12).split([8, 4], dim=1)
-    rows, traffic, grad = train(x, y, world_size - rank, None if rank else args.wrong)
-    if min(world_size, torch.cuda.device_count()) > 1 and rank == 0:
-        real(x, y, min(world_size, torch.cuda.device_count()), grad)  # before all meet
-    expected = grad.to(device, copy=True)
-    dist.broadcast(expected, src=0)
-    if not torch.allclose(grad, expected.cpu(), atol=1e-5):
-        raise ValueError(f"{world_size - rank} devices find another gradient")
-    race(rank, world_size, device)
+    net, devices = network(), world_size - rank
+    for step in (1, 2, 3):
+        alone = gradient(mse_loss(net(x), y), net)
+        TRAFFIC.clear()  # each step copies the same; the last one is told
+        by_hand = gradient(mse_loss(data_parallel(net, x, devices), y), net)
+        if not torch.allclose(by_hand, alone, atol=1e-5):
+            raise ValueError(f"step {step}: {devices} devices find another gradient")
+        with torch.no_grad():
+            for weight in net.parameters():
+                weight -= 0.1 * weight.grad
+
+    rows = [len(piece) for piece in x.chunk(world_size)]
     header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "timeline"}
     header |= {"title": "One step of nn.DataParallel", "phases": PHASES}
     header |= {"lanes": [f"device {d}" for d in range(world_size)]}
-    save_recording(args.record, header, [] if rank else tell(traffic, rows, world_size))
+    save_recording(args.record, header, [] if rank else tell(world_size, len(rows)))
     if rank == 0:
         print("device  rows  bytes sent  bytes received")
         for d, count in enumerate(rows + [0] * (world_size - len(rows))):
-            sent = sum(size for way, size in traffic.items() if way[1] == d)
-            came = sum(size for way, size in traffic.items() if way[2] == d)
+            sent = sum(size for way, size in TRAFFIC.items() if way[1] == d)
+            came = sum(size for way, size in TRAFFIC.items() if way[2] == d)
             print(f"{d:6}  {count:4}  {sent:10}  {came:14}")
         print(f"ok: {world_size} devices find the gradient of one process")
 

@@ -16,13 +16,6 @@ BY_HAND = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(BY_HAND)
 
 
-def run_forward(module, batch, devices):
-    """Return what the four movements of the script make of a batch."""
-    pieces = BY_HAND.scatter(batch, devices)
-    replicas = [BY_HAND.replicate(module, d) for d in range(len(pieces))]
-    return BY_HAND.gather(BY_HAND.parallel_apply(replicas, pieces))
-
-
 @pytest.mark.parametrize("ranks", [5, 8])
 def test_more_ranks(ranks):
     run = torchrun(STEM, ranks=ranks, quiet=True)
@@ -47,7 +40,6 @@ def test_bytes_are_what_the_rows_say(rows, each):
         (["--rows", "0"], "--rows must be 1 or more, not 0"),
         (["--rows", "-3"], "--rows must be 1 or more, not -3"),
         (["--rows", "many"], "invalid int value: 'many'"),
-        (["--wrong", "colour"], "invalid choice: 'colour'"),
         (["--record", "no/such/x.jsonl"], "there is no folder no/such"),
     ],
 )
@@ -56,24 +48,6 @@ def test_a_wrong_argument_gets_one_line(arguments, says):
         torchrun(STEM, *arguments, ranks=2, quiet=True)
     assert says in str(caught.value)
     assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["lost"], r"step 1.* old weights on \[\], gradients from \[\]"),
-        (["stale"], r"step 2.* old weights on \[1, 2\], gradients from \[1, 2\]"),
-        (["inside", "--rows", 7], r"step 1.* rows \[3, 3, 1\], old weights on \[\]"),
-    ],
-)
-def test_what_is_wrong_is_caught(arguments, says):
-    with pytest.raises(RankFailed, match=says):
-        torchrun(STEM, "--wrong", *arguments, ranks=3, quiet=True)
-
-
-def test_losses_of_equal_pieces_may_be_averaged():
-    run = torchrun(STEM, "--wrong", "inside", "--rows", 9, ranks=3, quiet=True)
-    assert run.lines[0][-1].startswith("ok")
 
 
 @pytest.mark.parametrize(("ranks", "rows"), [(1, 64), (2, 64), (8, 64), (4, 3)])
@@ -115,7 +89,7 @@ def test_names_of_arrows_keep_clear_of_other_arrows():
 
 def test_what_a_replica_writes_is_lost_but_for_buffers_of_device_0():
     norm = nn.BatchNorm1d(1, momentum=1.0)
-    run_forward(norm, torch.arange(8.0).view(8, 1), 4)
+    BY_HAND.data_parallel(norm, torch.arange(8.0).view(8, 1), 4)
     assert norm.running_mean.item() == 0.5
     assert norm.num_batches_tracked.item() == 1
     shell = norm._replicate_for_data_parallel()
@@ -127,7 +101,7 @@ def test_a_layer_inside_sends_the_gradient_of_its_rows_home():
     BY_HAND.TRAFFIC.clear()
     rows = torch.ones(8, 2, requires_grad=True)
     layer = nn.Linear(2, 3)
-    run_forward(layer, rows, 4).sum().backward()
+    BY_HAND.data_parallel(layer, rows, 4).sum().backward()
     back = [BY_HAND.TRAFFIC["scatter back", device, 0] for device in range(4)]
     assert back == [0, 16, 16, 16]
     assert torch.allclose(rows.grad, layer.weight.sum(0).expand(8, 2))
@@ -204,7 +178,7 @@ def test_the_answer_to_exercise_2_is_what_happens():
 
     three = Three()
     for _ in range(3):
-        run_forward(three, torch.zeros(10, 1), 4)
+        BY_HAND.data_parallel(three, torch.zeros(10, 1), 4)
     assert (three.calls, three.seen.item(), three.total.item()) == (0, 9, 0)
 
 
