@@ -97,7 +97,6 @@ def test_a_script_keeps_to_its_contract(path):
         "only torch and Python's own"
     )
     assert source.count("add_argument(") <= 3, "three flags at most"
-    longer = {"06_dp_vs_ddp": 410, "05b_ddp_habits": 315}  # many runs in one
     longer = {"02_data_parallel": 205, "03b_collectives": 215}
     longer |= {"05_distributed_data_parallel": 300, "05b_ddp_habits": 315}
     longer |= {"06_dp_vs_ddp": 410, "07_sampler_and_set_epoch": 290}
