@@ -1,13 +1,11 @@
-"""Watch what DDP does on its own: when it sends, what it averages, when it complains.
+"""Watch what DDP does unasked: what it copies from rank 0, what it averages, and when.
 
     torchrun --standalone --nproc-per-node 4 scripts/05b_ddp_habits.py
     torchrun --standalone --nproc-per-node gpu scripts/05b_ddp_habits.py
 
 The first line needs no GPU; the second gives each GPU a rank. Then try:
 
-    --habit wrap          one only: wrap, drift, no-sync, unused or options
-    --habit uneven        broken: rank r has r + 1 batches, and the others leave
-    --record wrap.jsonl   keep what every rank held, one JSON object per line
+    --record wrap.jsonl    keep what every rank held, one JSON object per line
 
 The last line begins with "ok". The lesson: notebooks/05b_ddp_habits.ipynb
 """
@@ -18,8 +16,6 @@ import json
 import os
 import sys
 import time
-import warnings
-from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -27,13 +23,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn  # here: once there is a group, this would keep it alive
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.algorithms.join import Join
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 
-CALLS = []  # bytes of each all-reduce that a hook of DDP's asked for
-all_reduce = dist.all_reduce  # torch's own, which is not counted
 PHASES = {
     "made": "Every rank makes its model, and no two are alike.",
     "wrapped": "DDP copies rank 0's weights and buffers to all.",
@@ -44,191 +36,43 @@ PHASES = {
 
 
 class Layer(nn.Module):
-    """One weight, one buffer, and a second weight that may stay unused."""
+    """One weight and one buffer, with other numbers on each rank."""
 
-    def __init__(self, rank=0, unused=False):
+    def __init__(self, rank):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
         self.register_buffer("seen", torch.ones(1))
-        if unused:
-            self.spare = nn.Parameter(torch.ones(1))
         self.fill(rank)
 
     def fill(self, rank):
-        """Put other numbers in on each rank."""
+        """Put this rank's numbers in."""
         with torch.no_grad():
             self.weight.fill_(rank + 1)
             self.seen.fill_(10 * (rank + 1))
 
     def forward(self, x):
+        """Return a loss whose gradient is x."""
         return (self.weight * x).sum()
 
 
-def gradient(model, x, forward, backward):
-    """Run forward and backward, each within no_sync() or not; return the gradient."""
-    model.zero_grad()
-    with model.no_sync() if forward else nullcontext():
-        loss = model(x)
-    with model.no_sync() if backward else nullcontext():
-        loss.backward()
-    return model.module.weight.grad.item()
-
-
-def each_alone(model, batches):
-    """Add up the gradients of several batches; average after each of them."""
-    for x in batches:
-        model(x).backward()
-
-
-def accumulate(model, batches):
-    """Add up the gradients of several batches; let the last backward average them."""
-    with model.no_sync():
-        for x in batches[:-1]:
-            model(x).backward()
-    model(batches[-1]).backward()
-
-
-def count(tensor, *more, **options):
-    """Note how many bytes an all-reduce takes, and let torch do it."""
-    CALLS.append(tensor.nbytes)
-    return all_reduce(tensor, *more, **options)
-
-
-def from_all(value):
-    """Return a number of every rank, whole if it is whole."""
-    found = [None] * dist.get_world_size()
-    dist.all_gather_object(found, round(value, 2))
-    return [int(v) if v == int(v) else v for v in found]
-
-
-def columns(what, values):
-    """Return a line of a table, with a column for each rank."""
-    return f"{what:32}" + "".join(f"{value:6}" for value in values)
-
-
-def must(true, message):
-    """Raise ValueError if DDP does not behave as this script says."""
-    if not true:
-        raise ValueError(message)
-
-
-def wrap(rank, x, note):
-    """Show what DDP copies, and when."""
+def wrap(rank, note):
+    """Wrap a model, change it by hand, take a step; note whose numbers it then has."""
     model = Layer(rank)
-    note("made", model, rank, rank)
+    note("made", model, weight_of=rank, buffer_of=rank)
     wrapped = DistributedDataParallel(model)
-    weights, buffers = note("wrapped", model, 0, 0, "broadcast")
-    must({*weights, *buffers} == {1, 10}, "wrapping did not make the ranks equal")
+    note("wrapped", model, weight_of=0, buffer_of=0, call="broadcast")
     model.fill(rank)
-    note("changed", model, rank, rank)
-    loss = wrapped(x)
-    weights, buffers = note("forward", model, rank, 0, "broadcast")
-    must(weights[rank] == rank + 1, "a forward changed the weights")
-    must({*buffers} == {10}, "a forward did not make the buffers equal")
+    note("changed", model, weight_of=rank, buffer_of=rank)
+    loss = wrapped(torch.tensor([rank + 1.0]))
+    note("forward", model, weight_of=rank, buffer_of=0, call="broadcast")
     loss.backward()
-    note("backward", model, rank, 0, "all_reduce")
+    note("backward", model, weight_of=rank, buffer_of=0, call="all_reduce")
 
 
-def strangers(model):
-    """Return the ranks whose weights are not those of rank 0."""
-    own = nn.utils.parameters_to_vector(model.parameters()).detach()
-    first = own.clone()
-    dist.broadcast(first, 0)
-    every = from_all(torch.equal(own, first))
-    return [rank for rank, same in enumerate(every) if not same]
-
-
-def drift(rank, x):
-    """Change the last rank's weight after the first of three steps."""
-    model = DistributedDataParallel(Layer())
-    weight, last = model.module.weight, dist.get_world_size() - 1
-    for step in (1, 2, 3):
-        model.zero_grad()
-        loss = model(x)
-        loss.backward()
-        with torch.no_grad():
-            weight -= 0.1 * weight.grad
-            if step == 1 and rank == last:
-                weight -= 0.25
-        yield columns(f"step {step}   loss", from_all(loss.item()))
-        yield columns("         weight", from_all(weight.item()))
-        found = strangers(model)
-        yield f"         strangers {found}"
-        must(found == [last] * (last > 0), f"strangers are {found}")
-
-
-def uneven(model, rank, x):
-    """Take a step for each batch: rank 0 has one, and the last rank has most."""
-    for _ in range(rank + 1):
-        model.zero_grad()
-        model(x).backward()
-    return rank + 1
-
-
-def no_sync(rank, x):
-    """Show which half of a step has to be within no_sync()."""
-    model, own = DistributedDataParallel(Layer()), from_all(x.item())
-    mean = [round(sum(own) / len(own), 2)] * len(own)
-    for forward in (False, True):
-        for backward in (False, True):
-            grads = from_all(gradient(model, x, forward, backward))
-            inside = ["neither", "backward", "forward", "both"][2 * forward + backward]
-            yield columns(f"{inside} in no_sync()", grads)
-            must(grads == (own if forward else mean), "not the forward decides")
-    model.register_comm_hook(None, default_hooks.allreduce_hook)
-    for use in (each_alone, accumulate):
-        model.zero_grad()
-        CALLS.clear()
-        use(model, [x, x, x])
-        grads = from_all(model.module.weight.grad.item())
-        yield columns(f"{use.__name__}, with {len(CALLS)} all-reduces", grads)
-        must(len({*grads}) == 1, f"{use.__name__}: gradients differ")
-
-
-def unused(rank, x):
-    """Show what becomes of a weight that no loss depends on."""
-    for option in ("", "find_unused_parameters", "static_graph"):
-        options = {option: True} if option else {}
-        model = DistributedDataParallel(Layer(unused=True), **options)
-        for step in (1, 2):
-            try:
-                model.zero_grad()
-                model(x).backward()
-            except RuntimeError as error:
-                must(not option, f"{option}: {error}")
-                says = str(error)
-                yield f"step {step} raised RuntimeError: {says.partition('. ')[0]} ..."
-                yield from [part for part in says.splitlines() if " indices " in part]
-                continue
-            grads = from_all(model.module.weight.grad.item())
-            yield columns(f"{option or 'no option'}, step {step}", grads)
-            must(not option or len({*grads}) == 1, f"{option}: gradients differ")
-            must(model.module.spare.grad is None, "the unused weight has a gradient")
-
-
-def options(rank, x):
-    """Show what some options and helpers do, each in one line."""
-    model = DistributedDataParallel(Layer(unused=True), gradient_as_bucket_view=True)
-    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    CALLS.clear()
-    (model(x) + model.module.spare.sum() * x.sum()).backward()
-    storages = {w.grad.untyped_storage().data_ptr() for w in model.parameters()}
-    yield columns("gradient_as_bucket_view: tensors", from_all(len(storages)))
-    yield columns("fp16_compress_hook: bytes sent", from_all(sum(CALLS)))
-    size = sum(w.grad.nbytes for w in model.parameters())
-    yield columns("without it", from_all(size))
-    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    norms = from_all(norm.item())
-    yield columns("clip_grad_norm_: norms", norms)
-    must(len({*norms}) == 1, "norms differ between ranks")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model = DistributedDataParallel(Layer(), check_reduction=True)
-    yield columns("check_reduction: warnings", from_all(len(caught)))
-    with Join([model]):
-        steps = uneven(model, rank, x)
-    yield columns("Join: steps", from_all(steps))
-    yield columns("Join: last gradients", from_all(model.module.weight.grad.item()))
+def number_in(tensor):
+    """Return the number in a tensor, as a whole one if it is."""
+    value = round(tensor.item(), 2)
+    return int(value) if value == int(value) else value
 
 
 def save_recording(path, header, events):
@@ -255,8 +99,6 @@ def stop(message):
 @errors.record
 def main():
     parser = argparse.ArgumentParser(usage="see the top of this script")
-    habits = {"drift": drift, "no-sync": no_sync, "unused": unused, "options": options}
-    parser.add_argument("--habit", choices=["wrap", *habits, "uneven"])
     parser.add_argument("--record", type=Path)
     parser.error = stop
     args = parser.parse_args()
@@ -265,8 +107,6 @@ def main():
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if args.record and not args.record.absolute().parent.is_dir():
         stop(f"--record: there is no folder {args.record.parent}")
-    if args.record and args.habit not in (None, "wrap"):
-        stop(f"--record keeps the habit wrap, not {args.habit}")
 
     device, backend = torch.device("cpu"), "gloo"
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
@@ -274,37 +114,33 @@ def main():
         torch.cuda.set_device(device)
     torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
-    dist.all_reduce = count  # from now on, whoever calls it
-    events, lines = [], []
+    events = []
 
     def note(phase, model, weight_of, buffer_of, call=None):
-        weights, buffers = from_all(model.weight.item()), from_all(model.seen.item())
-        lines.append(columns(f"{phase:10}weight", weights))
-        lines.append(columns("          buffer", buffers))
-        holds = {"weight": [[weights[rank], weight_of]]}
-        holds["buffer"] = [[buffers[rank], buffer_of]]
+        found = [number_in(model.weight), number_in(model.seen)]
+        right = [weight_of + 1, 10 * (buffer_of + 1)]
+        holds = {"weight": [[found[0], weight_of]], "buffer": [[found[1], buffer_of]]}
         if model.weight.grad is not None:
-            grads = from_all(model.weight.grad.item())
-            lines.append(columns("          gradient", grads))
-            holds["grad"] = [[grads[rank], *range(world_size)]]
+            found.append(number_in(model.weight.grad))
+            right.append((1 + world_size) / 2)  # the mean of 1, 2, 3 ...
+            holds["grad"] = [[found[2], *range(world_size)]]
+        if found != right:
+            raise ValueError(f"{phase}: rank {rank} has {found}, not {right}")
         event = {"step": len(events), "rank": rank, "phase": phase, "holds": holds}
         events.append(event | ({"call": call} if call else {}))
-        return weights, buffers
 
-    x = torch.tensor([rank + 1.0])
-    if args.habit == "uneven":
-        return uneven(DistributedDataParallel(Layer()), rank, x)
-    if args.habit in (None, "wrap"):
-        wrap(rank, x, note)
-    for name, habit in habits.items():
-        if args.habit in (None, name):
-            lines += habit(rank, x)
+    wrap(rank, note)
     header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "flow"}
-    save_recording(args.record, header | {"phases": PHASES}, events)
+    rows = save_recording(args.record, header | {"phases": PHASES}, events)
     if rank == 0:
-        for line in lines:
-            print(line)
-        print(f"ok: {world_size} ranks, and DDP does what this script says")
+        for phase in PHASES:
+            held = [row["holds"] for row in rows if row["phase"] == phase]
+            for name in held[0]:
+                values = "".join(f"{holds[name][0][0]:6}" for holds in held)
+                print(f"{phase:10}{name:8}{values}")
+        print(
+            f"ok: {world_size} ranks, and DDP copied and averaged as this script says"
+        )
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def script_of(function: Callable, *args: object) -> str:
 def collect(thing: Callable, name: str, parts: dict, imports: list[str]) -> None:
     """Put into parts the text of a function or a class, after all that it needs."""
     try:
-        text = textwrap.dedent(source(thing))
+        text = textwrap.dedent(text_of(thing))
     except (OSError, TypeError):
         raise Refused(f"nobody kept the text of {name}: run its cell again") from None
     world = inspect.getmodule(thing).__dict__
@@ -80,7 +80,7 @@ def collect(thing: Callable, name: str, parts: dict, imports: list[str]) -> None
     parts[name] = parts.pop(name) + text
 
 
-def source(thing: Callable) -> str:
+def text_of(thing: Callable) -> str:
     """Return the text of a function or a class.
 
     Python looks for a class in the file of its module, and a notebook has none: look
