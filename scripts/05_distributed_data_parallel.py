@@ -6,8 +6,6 @@
 The first line needs no GPU; the second gives each GPU a rank. Then try:
 
     --method buckets       one way only: each, flat, hooks, buckets or ddp
-    --method no-wait       broken: begins every all-reduce, and waits for none
-    --method weights       broken: averages the weights, not their gradients
     --bucket-mb 2          the size of a bucket, in MiB (else ours have 1, as DDP's first)
     --record times.jsonl   keep what happened when, on CPUs, and a trace beside it
 
@@ -15,35 +13,28 @@ The last line begins with "ok". The lesson: notebooks/05_distributed_data_parall
 """
 
 import argparse
-import functools
 import gc
 import json
 import os
 import sys
 import time
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # here: once there is a group, this would keep it alive
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
-METHODS, WRONG = ["each", "flat", "hooks", "buckets", "ddp"], ["no-wait", "weights"]
-DRAWN = {  # what the profiler calls it, its kind in a picture, and its name there
-    "backward": ("work", "backward"),
-    "ready": ("mark", "layer"),
-    "stop": ("wait", "stops"),
-    "after": ("wait", "copies, waits"),
-    "gloo:all_reduce": ("message", "all-reduce"),
-}
-CALLS, READY = [], []  # what one step did: bytes of each all-reduce, gradients ready
-all_reduce = dist.all_reduce  # torch's own, which is not counted
+METHODS, DRAWN = ["each", "flat", "hooks", "buckets", "ddp"], ["flat", "buckets"]
+KINDS = {"backward": "work", "layer": "mark", "gloo:all_reduce": "message"}
+KINDS |= {"stops": "wait", "copies, waits": "wait"}  # a profiler's names, a picture's
 TITLE = "Solid: backward, from the last layer. Striped: an all-reduce"
+all_reduce = dist.all_reduce  # torch's own
 
 
 def average(weight):
@@ -66,10 +57,10 @@ def average_flat(model):
     unpack(flat, weights)
 
 
-def average_in_hooks(model, hook=average):
+def average_in_hooks(model):
     """During backward: each gradient as soon as it is ready."""
     for weight in model.parameters():
-        weight.register_post_accumulate_grad_hook(hook)
+        weight.register_post_accumulate_grad_hook(average)
 
 
 def pack(weights):
@@ -119,90 +110,77 @@ def wait_for_all(started):
         unpack(flat, bucket)
 
 
-def average_wrongly(weight):
-    """Broken: replace a weight by its mean, as if it were the gradient."""
-    dist.all_reduce(weight.data)
-    weight.data /= dist.get_world_size()
-
-
 def prepare(method, model, mb):
     """Return the model to call, and what to do after backward."""
     started = []
-    if method in ("hooks", "weights"):
-        average_in_hooks(model, average if method == "hooks" else average_wrongly)
-    if method in ("buckets", "no-wait"):
+    if method == "hooks":
+        average_in_hooks(model)
+    if method == "buckets":
         for bucket in buckets_of(model.parameters(), (mb or 1) * 2**20):
             start_when_full(bucket, started)
     if method == "ddp":
         model = DistributedDataParallel(model, bucket_cap_mb=mb)
-        model.register_comm_hook(None, allreduce_hook)  # the usual one, to be counted
-    after = {"each": lambda: average_each(model), "flat": lambda: average_flat(model)}
-    after["buckets"] = lambda: wait_for_all(started)
-    return model, after.get(method, lambda: None)
+    after = {"each": average_each, "flat": average_flat}.get(method)
+    return model, lambda: after(model) if after else wait_for_all(started)
 
 
 def network():
     """Return the same six layers of 1 MiB on every rank."""
     torch.manual_seed(0)
     with torch.device("cpu"):  # where all machines draw the same numbers
-        model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(6)])
-    for name, weight in model.named_parameters():
-        weight.register_post_accumulate_grad_hook(functools.partial(note, name))
-    return model.to(torch.get_default_device())
+        layers = [nn.Linear(512, 512) for _ in range(6)]
+    for n, layer in enumerate(layers, 1):
+        layer.bias.register_post_accumulate_grad_hook(partial(mark, f"bias {n}"))
+        layer.weight.register_post_accumulate_grad_hook(partial(mark, f"layer {n}"))
+    return nn.Sequential(*layers).to(torch.get_default_device())
 
 
-def note(name, weight):
-    """Keep the name of a gradient that is ready; tell the profiler, layer by layer."""
-    READY.append(name)
-    if name.endswith("weight"):
-        with record_function(f"ready {int(name[0]) + 1}"):
-            pass
+def mark(name, weight):
+    """Tell the profiler which gradient is ready."""
+    with record_function(name):
+        pass
 
 
-def count(tensor, *more, async_op=False, **options):
-    """Note an all-reduce, and let torch do it."""
-    CALLS.append((tensor.nbytes, len(READY)))
-    with record_function("call" if async_op else "stop"):
+def watched(tensor, *more, async_op=False, **options):
+    """Let torch do an all-reduce; tell the profiler if this rank stops for it."""
+    with record_function("begins" if async_op else "stops"):
         return all_reduce(tensor, *more, async_op=async_op, **options)
 
 
 def one_step(model, batch, after=lambda: None):
-    """Return the gradients of a batch, in one row, and when backward began."""
+    """Return the gradients of a batch, in one row, and what a profiler saw."""
     model.zero_grad()
     loss = model(batch).square().mean()
-    CALLS.clear()
-    READY.clear()
-    dist.barrier()
-    clock = time.perf_counter()
-    with record_function("backward"):
-        loss.backward()
-    with record_function("after"):
-        after()
-    return pack(list(model.parameters())), clock
-
-
-def timeline(step, lane, path):
-    """Return what happened in one step, and when, as a profiler saw it."""
-    for _ in range(8):
-        step()
     with profile(activities=[ProfilerActivity.CPU]) as trace:
-        _, clock = step()
+        dist.barrier()
+        with record_function("backward"):
+            loss.backward()
+        with record_function("copies, waits"):
+            after()
         dist.barrier()  # or the end of what other threads do may be missing
-    if lane == 0:
-        trace.export_chrome_trace(str(path.with_suffix(".trace.json")))
-    first = torch.tensor(clock, dtype=torch.float64)
-    all_reduce(first, dist.ReduceOp.MIN)
-    spans = [(e.time_range.start, e.time_range.end, e.name) for e in trace.events()]
-    begun, over = next(span[:2] for span in spans if span[2] == "backward")
-    zero, events = begun - (clock - first.item()) * 1e6, []
-    for begin, end, name in sorted(spans):
-        name, _, number = name.partition(" ")
-        if name in DRAWN and not (name == "stop" and begin > over):
-            kind, what = DRAWN[name]
+    return pack(list(model.parameters())), trace
+
+
+def counted(spans):
+    """Say how many all-reduces a step had, and what was ready before the first."""
+    kept = ("bias", "layer", "c10d::allreduce_")
+    names = [name for _, _, name in spans if name.startswith(kept)]
+    calls = [name == "c10d::allreduce_" for name in names]
+    first, ready = calls.index(True), calls.count(False)
+    return f"{sum(calls):11}  {first:2} of {ready} gradients are ready"
+
+
+def timeline(spans, lane):
+    """Return the events of a step, in milliseconds since backward began."""
+    zero, over = next(span[:2] for span in spans if span[2] == "backward")
+    events = []
+    for begin, end, name in spans:
+        kind = KINDS.get(name.rstrip(" 123456"))
+        if kind and not (name == "stops" and begin > over):
             event = {"step": 0, "rank": dist.get_rank(), "lane": lane, "kind": kind}
-            times = {"begin": begin - zero, "end": end - zero}  # in microseconds
-            event |= {key: round(time / 1000, 2) for key, time in times.items()}
-            events.append(event | {"what": f"{what} {number}".strip()})
+            event["begin"] = round((begin - zero) / 1000, 2)
+            event["end"] = round((end - zero) / 1000, 2)
+            events.append(event | {"what": name.replace("gloo:all_", "all-")})
     return events
 
 
@@ -230,7 +208,7 @@ def stop(message):
 @errors.record
 def main():
     parser = argparse.ArgumentParser(usage="see the top of this script")
-    parser.add_argument("--method", choices=METHODS + WRONG)
+    parser.add_argument("--method", choices=METHODS)
     parser.add_argument("--bucket-mb", type=float)
     parser.add_argument("--record", type=Path)
     parser.error = stop
@@ -250,39 +228,33 @@ def main():
         torch.cuda.set_device(device)
     torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
-    dist.all_reduce = count  # from now on, whoever calls it
+    dist.all_reduce = watched  # from now on, wherever we call it
 
     torch.manual_seed(1)
     batch = torch.randn(192 * world_size, 512, device="cpu").to(device)
-    alone, _ = one_step(network(), batch)
-    methods = [args.method] if args.method else METHODS
-    drawn = methods if args.method else ["flat", "buckets"]
-    drawn = drawn if args.record else []
-    lines, events = ["method   all-reduces   MiB  the first begins when"], []
-    for method in methods:
+    right, _ = one_step(network(), batch)
+    methods = [args.method] if args.method else DRAWN if args.record else METHODS
+    lines, events = ["method   all-reduces  the first begins when"], []
+    for lane, method in enumerate(methods):
         model, after = prepare(method, network(), args.bucket_mb)
-        step = functools.partial(one_step, model, batch[rank::world_size], after)
-        done = None
-        for name in (method, "  later", "  later"):
-            grads, _ = step()
-            if (grads - alone).abs().max() > 1e-4 * alone.abs().max():
+        rows = []
+        for _ in range(11 if args.record else 3):
+            grads, trace = one_step(model, batch[rank::world_size], after)
+            if (grads - right).abs().max() > 1e-4 * right.abs().max():
                 raise ValueError(f"{method}: not the gradients of one process")
-            if done != CALLS:  # not what the first step did
-                size, ready = sum(size for size, _ in CALLS) / 2**20, CALLS[0][1]
-                row = f"{name:8} {len(CALLS):11} {size:5.2f}"
-                lines.append(f"{row}  {ready:2} of {len(READY)} gradients are ready")
-            done = [*CALLS]
-        if method == "ddp":
-            sizes = model._get_ddp_logging_data()["rebuilt_bucket_sizes"].split(",")
-            sizes = " + ".join(f"{int(size) / 2**20:.2f}" for size in sizes)
-            lines.append(f"  DDP's own log says: {sizes} MiB")
-        if method in drawn:
-            lane = drawn.index(method) * world_size + rank
-            events += timeline(step, lane, args.record)
+            seen = [(e.time_range, e.name) for e in trace.events()]
+            spans = sorted((span.start, span.end, name) for span, name in seen)
+            rows.append(counted(spans))
+        found = zip((method, "  later"), dict.fromkeys(rows))  # each row once
+        lines += [f"{name:8} {row}" for name, row in found]
+        events += timeline(spans, lane * world_size + rank)
+        if args.record and rank == lane == 0:
+            trace.export_chrome_trace(str(args.record.with_suffix(".trace.json")))
 
-    lanes = [f"{method}, rank {r}" for method in drawn for r in range(world_size)]
+    ranks = range(world_size)
+    lanes = [f"{method}, rank {r}" for method in methods for r in ranks]
     header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "timeline"}
-    header |= {"lanes": lanes, "hues": [*range(world_size)] * len(drawn), "unit": "ms"}
+    header |= {"lanes": lanes, "hues": [*ranks] * len(methods), "unit": "ms"}
     header |= {"title": TITLE, "measured": True, "date": f"{date.today()}"}
     header |= {"machine": f"{os.cpu_count()} CPU cores, {backend}"}
     header |= {"torch": torch.__version__.partition("+")[0]}
