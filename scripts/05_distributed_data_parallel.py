@@ -7,7 +7,7 @@ The first line needs no GPU; the second gives each GPU a rank. Then try:
 
     --method buckets       one way only: each, flat, hooks, buckets or ddp
     --bucket-mb 2          the size of a bucket, in MiB (else ours have 1, as DDP's first)
-    --record times.jsonl   keep what happened when, on CPUs, and a trace beside it
+    --record times.jsonl   keep what happened when, of flat and buckets, on CPUs
 
 The last line begins with "ok". The lesson: notebooks/05_distributed_data_parallel.ipynb
 """
@@ -32,7 +32,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 METHODS, DRAWN = ["each", "flat", "hooks", "buckets", "ddp"], ["flat", "buckets"]
 KINDS = {"backward": "work", "layer": "mark", "gloo:all_reduce": "message"}
-KINDS |= {"stops": "wait", "copies, waits": "wait"}  # a profiler's names, a picture's
+KINDS |= {"stops": "wait", "copies, waits": "wait"}  # by what a profiler sees
 TITLE = "Solid: backward, from the last layer. Striped: an all-reduce"
 all_reduce = dist.all_reduce  # torch's own
 
