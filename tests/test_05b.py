@@ -1,8 +1,10 @@
 """Tests lesson 05b: what its script prints and records, and its checkers."""
 
+import re
 from contextlib import nullcontext
 from pathlib import Path
 
+import nbformat
 import pytest
 from ringside import RankFailed, check, torchrun
 
@@ -147,3 +149,12 @@ def forward_inside(model, batches):
 def test_accumulation(program, says, capsys):
     check.accumulation(program)
     assert says in capsys.readouterr().out
+
+
+def test_the_notebooks_layer_is_that_of_the_script():
+    script = (ROOT / "scripts" / f"{HABITS}.py").read_text()
+    (layer,) = re.findall(
+        r"^class Layer.*?(?=\n\n\n)", script, re.DOTALL | re.MULTILINE
+    )
+    cells = nbformat.read(ROOT / "notebooks" / f"{HABITS}.ipynb", 4).cells
+    assert layer in [cell.source for cell in cells]
