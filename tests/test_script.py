@@ -1,12 +1,13 @@
 """Functions that ranks run as scripts: what goes along, what is refused, what is shown."""
 
 import functools
+import linecache
 import os
 import re
 import subprocess
 import sys
 from datetime import timedelta
-from types import FunctionType
+from types import FunctionType, ModuleType
 
 import pytest
 import torch
@@ -80,6 +81,41 @@ def test_the_text_is_a_script_of_its_own(tmp_path):
     *said, threads = done.stdout.splitlines()
     assert said == torchrun(trains, "saved", ranks=1, quiet=True).lines[0]
     assert not re.search("gloo", threads), "the group outlives the script"
+
+
+CELL = """import dataclasses
+
+@dataclasses.dataclass
+class Pair:
+    left: int = 3
+
+    def right(self):
+        return self.left + 1
+
+def pairs(rank, world_size):
+    print(Pair(rank).right())
+
+@dataclasses.dataclass
+class Bare:
+    left: int = 3
+
+def bare(rank, world_size):
+    print(Bare(rank))
+"""
+
+
+def test_a_class_that_stands_in_a_notebook_goes_along(monkeypatch):
+    """A notebook is no file; its cells are kept where tracebacks look for them."""
+    name, notebook = "/tmp/ipykernel_1/2.py", ModuleType("notebook")
+    monkeypatch.setitem(sys.modules, "notebook", notebook)
+    entry = (len(CELL), None, CELL.splitlines(keepends=True), name)
+    monkeypatch.setitem(linecache.cache, name, entry)
+    exec(compile(CELL, name, "exec"), notebook.__dict__)
+    assert CELL[CELL.index("@") : CELL.index("def pairs")] in script_of(notebook.pairs)
+    run = torchrun(notebook.pairs, ranks=2, quiet=True)
+    assert run.lines == {0: ["1"], 1: ["2"]}
+    with pytest.raises(Refused, match="nobody kept the text of Bare"):
+        script_of(notebook.bare)
 
 
 def blocked(rank, world_size):

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import linecache
 import symtable
 import textwrap
 from collections.abc import Callable
@@ -53,7 +54,7 @@ def script_of(function: Callable, *args: object) -> str:
 def collect(thing: Callable, name: str, parts: dict, imports: list[str]) -> None:
     """Put into parts the text of a function or a class, after all that it needs."""
     try:
-        text = textwrap.dedent(inspect.getsource(thing))
+        text = textwrap.dedent(source(thing))
     except (OSError, TypeError):
         raise Refused(f"nobody kept the text of {name}: run its cell again") from None
     world = inspect.getmodule(thing).__dict__
@@ -77,6 +78,23 @@ def collect(thing: Callable, name: str, parts: dict, imports: list[str]) -> None
             who = f"{need}, which {name} uses,"
             parts.setdefault(need, f"{need} = {literal(value, who)}\n")
     parts[name] = parts.pop(name) + text
+
+
+def source(thing: Callable) -> str:
+    """Return the text of a function or a class.
+
+    Python looks for a class in the file of its module, and a notebook has none: look
+    where a function of the class came from.
+    """
+    for own in vars(thing).values() if isinstance(thing, type) else []:
+        code = getattr(inspect.unwrap(own), "__code__", None) if callable(own) else None
+        lines = linecache.getlines(code.co_filename) if code else []
+        for node in ast.parse("".join(lines)).body:
+            if isinstance(node, ast.ClassDef) and node.name == thing.__name__:
+                first = min(part.lineno for part in [node, *node.decorator_list])
+                if first <= code.co_firstlineno <= node.end_lineno:
+                    return "".join(lines[first - 1 : node.end_lineno])
+    return inspect.getsource(thing)
 
 
 def globals_in(text: str) -> set[str]:
