@@ -1,19 +1,21 @@
 """Tests lesson 06: the benchmark, the race drawn from it, and the checkers."""
 
 import copy
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from ringside import RankFailed, Recording, check, load, race, torchrun
 from ringside.chart import bars
 
+ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = "06_dp_vs_ddp"
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--rounds", "-1"], "--rounds must be 1 or more, not -1"),
+        (["--rounds", "0"], "--rounds must be 1 or more, not 0"),
         (["--rounds", "some"], "invalid int value: 'some'"),
         (["--method", "DDP"], "unrecognized arguments: --method DDP"),
         (["--record", "no/such/x"], "there is no folder no/such"),
@@ -24,6 +26,23 @@ def test_a_wrong_argument_gets_one_line(arguments, says):
         torchrun(SCRIPT, *arguments, ranks=2, quiet=True)
     assert says in str(caught.value)
     assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "says"),
+    [
+        ("return DistributedDataParallel(model)", "return model", "DDP does not take"),
+        ("sum(column) for column", "column[0] for column", "DP does not take"),
+        ("own.data.copy_(weight)", "pass", "DP does not take"),
+    ],
+)
+def test_a_method_that_takes_other_steps_is_not_timed(right, wrong, says, tmp_path):
+    path = ROOT / "scripts" / f"{SCRIPT}.py"
+    text = path.read_text()
+    assert text.count(right) == 1
+    (tmp_path / path.name).write_text(text.replace(right, wrong))
+    with pytest.raises(RankFailed, match=f"raised AssertionError: {says} the steps"):
+        torchrun(tmp_path / path.name, "--rounds", "1", ranks=2, quiet=True)
 
 
 def test_the_committed_table_has_what_the_lesson_promises():

@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
-import psutil
 import pytest
 import torch
 from ringside import Player, RankFailed, Recording, check, film, grid, still, torchrun
@@ -18,13 +17,6 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = "07_sampler_and_set_epoch"
-BROKEN = {
-    "forgotten": "every epoch has the order of epoch 0: who calls set_epoch?",
-    "late": "epoch 1 has the order of epoch 0: set_epoch comes too late",
-    "no-sampler": "epoch 0: each sample is read 4 times: who shares them out?",
-    "own-seeds": "epoch 0: 4 samples are read more than once, 6 never: one seed for all?",
-    "stream": "epoch 0: each sample is read 8 times: who shares them out?",
-}
 
 
 @pytest.fixture(scope="module")
@@ -51,23 +43,6 @@ def test_the_sampler_rebuilt_is_torch_s_own(script):
                 assert mine == list(sampler), (length, ranks, rank, epoch, how)
 
 
-def test_streams_are_shared_by_all_workers_of_all_ranks(script):
-    for ranks, workers, length in itertools.product(
-        (1, 2, 3, 5), (1, 2, 4), (0, 7, 40)
-    ):
-        shares = [
-            [
-                n
-                for w in range(workers)
-                for n in script.places(length, r, ranks, w, workers)
-            ]
-            for r in range(ranks)
-        ]
-        assert sorted(itertools.chain(*shares)) == list(range(length))
-        sizes = [len(mine) for mine in shares]
-        assert max(sizes) - min(sizes) <= 1
-
-
 def shares(run, epoch):
     return [e["samples"] for e in run.recording if e["step"] == epoch]
 
@@ -90,54 +65,57 @@ def test_any_ranks_and_samples(ranks, samples):
         assert max(times.values(), default=0) - min(times.values(), default=0) <= 1
 
 
-@pytest.mark.parametrize(("case", "says"), BROKEN.items())
-def test_a_broken_case_gets_the_name_of_its_mistake(case, says):
-    with pytest.raises(RankFailed, match="exit code 1|raised ValueError") as caught:
-        torchrun(SCRIPT, "--case", case, ranks=4, record=True, quiet=True)
-    assert str(caught.value).endswith(says)
-    assert len(caught.value.run.recording) == 16, "it is recorded all the same"
+def rows(world_size, samples, epochs=(0, 1, 2, 3), seeds=None, **options):
+    """Return what real samplers give, as the script gathers it."""
+    found = []
+    for step, epoch in enumerate(epochs):
+        for rank in range(world_size):
+            how = options | {"seed": seeds[rank] if seeds else 0}
+            sampler = DistributedSampler(range(samples), world_size, rank, **how)
+            sampler.set_epoch(epoch)
+            found.append({"step": step, "rank": rank, "samples": list(sampler)})
+    return found
 
 
-@pytest.mark.parametrize("samples", [2, 3, 11])
-def test_forgotten_and_late_are_told_apart(script, samples):
-    """Even where two samples have no more than two orders."""
-    orders = [script.deal(samples, 0, 1, epoch) for epoch in range(4)]
-    dealt = [
-        [script.deal(samples, r, 3, epoch) for r in range(3)] for epoch in range(4)
-    ]
-    assert script.audit(dealt, samples, "right") == -(-samples // 3) * 3
-    with pytest.raises(ValueError, match="every epoch has the order of epoch 0"):
-        script.audit_orders([dealt[0]] * 4, orders)
-    with pytest.raises(ValueError, match="has the order of epoch .: set_epoch comes"):
-        script.audit_orders([dealt[0], *dealt[:3]], orders)
+@pytest.mark.parametrize(
+    ("epochs", "says"),
+    [
+        ((0, 0, 0, 0), "epoch 1: the order of epoch 0: who calls set_epoch"),
+        ((0, 0, 1, 2), "epoch 1: the order of epoch 0: who calls set_epoch"),
+        ((0, 1, 2, 9), "epoch 3: the order of no epoch: who calls set_epoch"),
+        ((0, 1, 3, 2), "epoch 2: the order of epoch 3: who calls set_epoch"),
+    ],
+)
+def test_the_audit_names_an_order_at_the_wrong_time(script, epochs, says):
+    assert script.audit(rows(3, 11), 11, 3) is None
+    assert script.audit(rows(3, 11, epochs), 11, 3).startswith(says)
 
 
-@pytest.mark.parametrize("case", ["drop-last", "in-order", "stream-shared"])
-@pytest.mark.parametrize("ranks", [1, 4])
-def test_a_sound_case_ends_with_ok(case, ranks):
-    how = {"ranks": ranks, "record": True, "quiet": True}
-    run = torchrun(SCRIPT, "--case", case, **how)
-    assert run.lines[0][-1].startswith("ok")
-    reads = {("drop-last", 4): 8, ("stream-shared", 4): 11}.get((case, ranks), 12)
-    assert sum(map(len, shares(run, 0))) == (reads if ranks == 4 else 11)
+def test_the_audit_counts(script):
+    """And does so first: a count says more than an order."""
+    each_its_own = script.audit(rows(4, 11, seeds=range(4)), 11, 4)
+    assert each_its_own == "epoch 0: 6 of 11 are never read: one seed for all?"
+    dropped = script.audit(rows(4, 11, drop_last=True), 11, 4)
+    assert dropped == "epoch 0: 8 reads of 11 samples: who shares them?"
+    late = rows(4, 11)
+    late[5]["samples"][0] = late[4]["samples"][0]  # twice in epoch 1
+    assert script.audit(late, 11, 4).startswith("epoch 1: 1 of 11 are never read")
 
 
-def test_one_rank_needs_no_sampler_and_no_seed():
-    for case in ("no-sampler", "own-seeds"):
-        run = torchrun(SCRIPT, "--case", case, ranks=1, quiet=True)
-        assert run.lines[0][-1].startswith("ok: 11 samples, 11 reads")
+@pytest.mark.parametrize(("world_size", "samples"), [(1, 0), (1, 5), (8, 3), (5, 10)])
+def test_the_audit_finds_nothing_where_all_is_well(script, world_size, samples):
+    assert script.audit(rows(world_size, samples), samples, world_size) is None
 
 
-def test_workers_hear_of_the_epoch_as_the_lesson_says():
-    """And when they have ended, nothing is left of them."""
-    torchrun(SCRIPT, "--samples", 0, ranks=2, quiet=True)  # the server is there now
-    before = len(psutil.Process().children(recursive=True))
-    run = torchrun(SCRIPT, "--case", "workers", ranks=2, record=True, quiet=True)
-    assert len(psutil.Process().children(recursive=True)) <= before
-    new, kept = (line.split()[-8:] for line in run.lines[0][1:3])
-    assert new == ["0", "1", "2", "3"] * 2
-    assert kept == ["0"] * 4 + ["0", "1", "2", "3"]
-    assert list(run.recording) == sorted(made(2), key=lambda e: (e["step"], e["rank"]))
+def test_an_audit_that_finds_something_fails_the_script(tmp_path):
+    """Without the call, in a copy of the script, there is no ok."""
+    path = ROOT / "scripts" / f"{SCRIPT}.py"
+    text, call = path.read_text(), "        sampler.set_epoch(epoch)\n"
+    assert text.count(call) == 1
+    (tmp_path / path.name).write_text(text.replace(call, ""))
+    with pytest.raises(RankFailed, match="the order of epoch 0: who calls") as caught:
+        torchrun(tmp_path / path.name, ranks=2, record=True, quiet=True)
+    assert len(caught.value.run.recording) == 8, "it is recorded all the same"
 
 
 @pytest.mark.parametrize(
@@ -145,8 +123,7 @@ def test_workers_hear_of_the_epoch_as_the_lesson_says():
     [
         (["--samples", "-1"], "--samples must be 0 or more, not -1"),
         (["--samples", "many"], "invalid int value: 'many'"),
-        (["--case", "lucky"], "invalid choice: 'lucky'"),
-        (["--epochs", "3"], "unrecognized arguments: --epochs 3"),
+        (["--case", "late"], "unrecognized arguments: --case late"),
         (
             ["--samples", "41", "--record", "x"],
             "--record draws up to 40 samples, not 41",

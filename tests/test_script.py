@@ -114,7 +114,7 @@ def test_a_class_that_stands_in_a_notebook_goes_along(monkeypatch):
     assert CELL[CELL.index("@") : CELL.index("def pairs")] in script_of(notebook.pairs)
     run = torchrun(notebook.pairs, ranks=2, quiet=True)
     assert run.lines == {0: ["1"], 1: ["2"]}
-    with pytest.raises(Refused, match="nobody kept the text of Bare"):
+    with pytest.raises(Refused, match="text of Bare: a class is found by"):
         script_of(notebook.bare)
 
 

@@ -56,7 +56,10 @@ def collect(thing: Callable, name: str, parts: dict, imports: list[str]) -> None
     try:
         text = textwrap.dedent(text_of(thing))
     except (OSError, TypeError):
-        raise Refused(f"nobody kept the text of {name}: run its cell again") from None
+        why = "run its cell again"
+        if isinstance(thing, type):
+            why = "a class is found by a function of its own, so give it one"
+        raise Refused(f"nobody kept the text of {name}: {why}") from None
     world = inspect.getmodule(thing).__dict__
     if isinstance(thing, FunctionType):
         world = thing.__globals__
