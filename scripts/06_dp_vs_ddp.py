@@ -20,6 +20,7 @@ import json
 import math
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -176,8 +177,8 @@ def spawned(rank, world_size, rounds, meeting, backend, turn, times):
         torch.cuda.set_device(device)
     meets = {"init_method": f"file://{meeting}", "world_size": world_size, "rank": rank}
     dist.init_process_group(backend, **meets, timeout=timedelta(minutes=1))
+    turn.wait()  # all have met
     lanes = {w: lane(w, "DDP, spawn", rank, world_size, device) for w in WORKLOADS}
-    turn.wait()  # all are ready
     for workload in list(WORKLOADS) * len(rounds):
         turn.wait()
         times[rank] = lanes[workload]()
@@ -188,20 +189,32 @@ def spawned(rank, world_size, rounds, meeting, backend, turn, times):
 
 
 def spawn(world_size, rounds, folder, backend):
-    """Start ranks with mp.spawn; return them, and a function that gives them a turn."""
-    context = mp.get_context("spawn")
+    """Start ranks with mp.spawn; return them, a way to give a turn, and the seconds."""
+    context, begin = mp.get_context("spawn"), time.perf_counter()
     turn = context.Barrier(world_size + 1, timeout=300)
     times = context.Array("d", world_size)
     args = world_size, rounds, f"{folder}/meeting", backend, turn, times
     processes = mp.spawn(spawned, args, world_size, join=False)
     turn.wait()
+    seconds = time.perf_counter() - begin
 
     def take_turn():
         turn.wait()
         turn.wait()
         return max(times)
 
-    return processes, take_turn
+    return processes, take_turn, seconds
+
+
+def startup(world_size):
+    """Return the seconds in which one process starts, and in which torchrun's meet."""
+    meet = "import torch.distributed as dist; dist.init_process_group('gloo')"
+    line = "-m torch.distributed.run --standalone --local-addr 127.0.0.1 --no-python"
+    line = [*line.split(), "--nproc-per-node", str(world_size), sys.executable]
+    for words in ["-c", "import torch"], [*line, "-c", meet]:
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, *words], check=True, capture_output=True)
+        yield time.perf_counter() - begin
 
 
 def probe(control):
@@ -305,7 +318,7 @@ def main():
     lanes = {pair: lane(*pair, rank, world_size, device) for pair in pairs}
     folder = tempfile.TemporaryDirectory()
     if rank == 0:
-        processes, take_turn = spawn(world_size, rounds, folder.name, backend)
+        processes, take_turn, seconds = spawn(world_size, rounds, folder.name, backend)
         lanes |= {(workload, "DDP, spawn"): take_turn for workload in WORKLOADS}
     rows = measure(rounds, lanes, control)
     lanes.clear()
@@ -315,10 +328,16 @@ def main():
     header |= {"torch": torch.__version__.partition("+")[0], "date": f"{date.today()}"}
     header |= {"methods": METHODS, "samples": {w: WORKLOADS[w][0] for w in WORKLOADS}}
     header["bytes"] = {workload: sizes(workload) for workload in WORKLOADS}
-    save_recording(args.record, header, rows if rank == 0 else [])
     if rank == 0:
         processes.join()
         report(rows, world_size)
+        names = "one process", "DDP", "DDP, spawn"
+        found = [*startup(world_size), seconds] if args.rounds > 2 else []
+        header["startup"] = {n: round(s, 2) for n, s in zip(names, found)}
+        print("seconds to start:", header["startup"] or "not taken in a short run")
+    dist.barrier(control)  # the others wait here, and longer than a minute if need be
+    save_recording(args.record, header, rows if rank == 0 else [])
+    if rank == 0:
         print(f"ok: all but bf16 took the steps of one process, on {world_size} ranks")
 
 

@@ -131,6 +131,7 @@ def test_a_function_that_hangs_is_told_by_its_line():
 
 def fails(rank, world_size):
     print("before")
+    dist.barrier()  # all have said so
     if rank == 1:
         raise ValueError(f"rank {rank} has no number")
     dist.barrier()
