@@ -67,6 +67,19 @@ def test_a_local_name_hides_the_notebooks_own():
     assert run.lines == {0: ["[1]"], 1: ["[1]"]}
 
 
+def queue(rank, world_size):
+    import queue  # a fresh interpreter looks beside the script first
+
+    print(queue.Queue().empty())
+
+
+def test_a_function_may_have_the_name_of_a_module(capfd):
+    torchrun(queue, ranks=1, warm=False)
+    shown = capfd.readouterr().out.splitlines()
+    assert shown[0].endswith(" queue_.py")
+    assert shown[1:] == ["rank 0 | True"]
+
+
 def test_the_text_is_a_script_of_its_own(tmp_path):
     """Saved and started as the cell shows it, it prints the same, and ends cleanly."""
     look = "\nprint([open(f'{t.path}/comm').read() for t in os.scandir(TASKS)])\n"

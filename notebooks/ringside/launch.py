@@ -18,7 +18,7 @@ import psutil
 
 from .failure import Interrupted, NoScript, Refused, explain, keep_log
 from .recording import read
-from .script import script_of
+from .script import file_of, script_of
 from .server import server
 
 DAY = 86400
@@ -65,7 +65,7 @@ def torchrun(
     interpreters, as with the command shown. timeout is in seconds.
     """
     text = script_of(script, *args) if callable(script) else None
-    path = Path(f"{script.__name__}.py") if text else find(script)
+    path = Path(file_of(script)) if text else find(script)
     words = [] if text else [str(arg) for arg in args]
     refuse(words, ranks, timeout, env, warm)
     if text and record:

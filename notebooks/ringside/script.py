@@ -6,6 +6,7 @@ import linecache
 import symtable
 import textwrap
 from collections.abc import Callable
+from importlib.machinery import PathFinder
 from types import FunctionType, ModuleType
 
 from .failure import Refused
@@ -49,6 +50,12 @@ def script_of(function: Callable, *args: object) -> str:
     head += "".join(f"{line}\n" for line in more)
     tail = TAIL.strip().format(call=f"{name}(rank, world_size{given})")
     return "\n\n".join([head, *parts.values(), tail]) + "\n"
+
+
+def file_of(function: Callable) -> str:
+    """Return a name for the function's script that hides no module from the ranks."""
+    name = function.__name__
+    return f"{name}_.py" if PathFinder.find_spec(name) else f"{name}.py"
 
 
 def collect(thing: Callable, name: str, parts: dict, imports: list[str]) -> None:
