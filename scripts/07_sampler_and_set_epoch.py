@@ -68,7 +68,7 @@ def audit(rows, samples, world_size):
         if len(reads) != -(-samples // world_size) * world_size:
             return f"{here} {len(reads)} reads of {samples} samples: who shares them?"
         if never:
-            return f"{here} {never} of {samples} are never read: one seed for all?"
+            return f"{here} {never} of {samples} are never read: who has a seed of its own?"
         if shares != dealt[epoch]:
             other = f"epoch {dealt.index(shares)}" if shares in dealt else "no epoch"
             return f"{here} the order of {other}: who calls set_epoch, and when?"

@@ -141,6 +141,8 @@ def forward_inside(model, batches):
         (forgets_the_last, "backward ran for 2"),
         (lambda model, batches: sum(map(model, batches)).backward(), "a sum keeps all"),
         (lambda model, batches: (model(1) + model(2)).backward(), "a sum keeps all"),
+        (lambda model, batches: (model(1) / 2).backward(), "divide no loss"),
+        (lambda model, batches: model.zero_grad(), "your turn"),
         (forward_inside, "right: "),
         (None, "TypeError"),
     ],

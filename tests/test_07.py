@@ -94,7 +94,7 @@ def test_the_audit_names_an_order_at_the_wrong_time(script, epochs, says):
 def test_the_audit_counts(script):
     """And does so first: a count says more than an order."""
     each_its_own = script.audit(rows(4, 11, seeds=range(4)), 11, 4)
-    assert each_its_own == "epoch 0: 6 of 11 are never read: one seed for all?"
+    assert each_its_own == "epoch 0: 6 of 11 are never read: who has a seed of its own?"
     dropped = script.audit(rows(4, 11, drop_last=True), 11, 4)
     assert dropped == "epoch 0: 8 reads of 11 samples: who shares them?"
     late = rows(4, 11)

@@ -45,6 +45,9 @@ class Pretender:
     def __init__(self):
         self.sync, self.done, self.inside = True, [], []
 
+    def zero_grad(self):
+        """Forget gradients, of which a pretender has none."""
+
     @contextmanager
     def no_sync(self):
         """Let no gradient be averaged whose forward runs in here."""
@@ -73,6 +76,9 @@ class Loss:
         raise TypeError("run backward for each loss: a sum keeps all graphs in memory")
 
     __add__ = __radd__
+
+    def __truediv__(self, other):
+        raise TypeError("the gradients are to be added up: divide no loss")
 
 
 def accumulation(program: Callable) -> None:
