@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from datetime import timedelta
+from random import Random, randint
 from types import FunctionType, ModuleType
 
 import pytest
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from ringside import RankFailed, RankTimeout, check, script_of, torchrun
 from ringside.failure import Refused
 from ringside.launch import Turns
-from torch import nn
+from torch import nn, ones
 from torch.nn.parallel import DistributedDataParallel as Wrapped
 
 SIZES = {"wide": [2, 3]}
@@ -127,8 +128,47 @@ def test_a_class_that_stands_in_a_notebook_goes_along(monkeypatch):
     assert CELL[CELL.index("@") : CELL.index("def pairs")] in script_of(notebook.pairs)
     run = torchrun(notebook.pairs, ranks=2, quiet=True)
     assert run.lines == {0: ["1"], 1: ["2"]}
-    with pytest.raises(Refused, match="text of Bare: a class is found by"):
+    with pytest.raises(Refused, match="text of Bare: a class is found by a def"):
         script_of(notebook.bare)
+
+
+def evaluates(function):
+    @functools.wraps(function)
+    def wrapped(*args):
+        return function(*args)
+
+    return wrapped
+
+
+@functools.cache
+def fibonacci(n):
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+
+@evaluates
+@torch.no_grad()
+def halves(x):
+    return ones(1) * x / 2
+
+
+device, backend = "mine", "a pigeon"
+never, kinds = float("inf"), range(2)
+half = torch.bfloat16
+
+
+def leaves(rank, world_size):
+    print(device, backend, fibonacci(9), halves(3).item(), randint(4, 4), never, kinds)
+    print(half, torch.get_default_dtype())
+    dist.destroy_process_group()
+
+
+def test_what_notebooks_have_goes_along_under_its_own_name():
+    """Decorated functions, methods that a module lends, names that a script has, too."""
+    run = torchrun(leaves, ranks=1, quiet=True)
+    assert run.lines[0] == [
+        "mine a pigeon 34 1.5 4 inf range(0, 2)",
+        "torch.bfloat16 torch.float32",
+    ]
 
 
 def blocked(rank, world_size):
@@ -168,6 +208,17 @@ def with_tensor(rank, world_size):
     print(numbers)
 
 
+dice = Random(0).randint
+
+
+def with_dice(rank, world_size):
+    print(dice(1, 6))
+
+
+def main(rank, world_size):
+    print(rank)
+
+
 def with_helper(rank, world_size):
     check.rank_9()
 
@@ -180,6 +231,8 @@ def with_helper(rank, world_size):
         (functools.partial(fails, 1), {}, "name a script, or a function made with def"),
         (outer(3), {}, "inner stands in another function, and uses its number"),
         (with_tensor, {}, "numbers, which with_tensor uses, is a Tensor in this note"),
+        (with_dice, {}, "dice, which with_dice uses, can't be imported by its name"),
+        (main, {}, "each script has a main of its own"),
         (with_helper, {}, "check is the notebook's helper: no rank has it"),
         (
             FunctionType(compile("def f(): 0", "?", "exec").co_consts[0], {}),

@@ -4,6 +4,7 @@ import ast
 import inspect
 import linecache
 import symtable
+import sys
 import textwrap
 from collections.abc import Callable
 from importlib.machinery import PathFinder
@@ -23,7 +24,7 @@ import torch.distributed as dist
 import torch.distributed.nn  # here: once there is a group, this would keep it alive
 '''
 TAIL = """
-if __name__ == "__main__":
+def main():
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device, backend = torch.device("cpu"), "gloo"
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
@@ -32,8 +33,13 @@ if __name__ == "__main__":
     torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
     {call}
-    gc.collect()  # what the function leaves behind can keep the group alive
-    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()
 """
 
 
@@ -42,6 +48,8 @@ def script_of(function: Callable, *args: object) -> str:
     name = getattr(function, "__name__", "")
     if not isinstance(function, FunctionType) or not name.isidentifier():
         raise Refused(f"name a script, or a function made with def, not {function!r}")
+    if name == "main":
+        raise Refused("each script has a main of its own: call this function otherwise")
     parts, imports = {}, []
     collect(function, name, parts, imports)
     given = "".join(f", {literal(arg, f'the argument {arg!r}')}" for arg in args)
@@ -60,12 +68,13 @@ def file_of(function: Callable) -> str:
 
 def collect(thing: Callable, name: str, parts: dict, imports: list[str]) -> None:
     """Put into parts the text of a function or a class, after all that it needs."""
+    thing = inspect.unwrap(thing)  # its decorators stand in its text
     try:
         text = textwrap.dedent(text_of(thing))
     except (OSError, TypeError):
         why = "run its cell again"
         if isinstance(thing, type):
-            why = "a class is found by a function of its own, so give it one"
+            why = "a class is found by a def in it, so write one"
         raise Refused(f"nobody kept the text of {name}: {why}") from None
     world = inspect.getmodule(thing).__dict__
     if isinstance(thing, FunctionType):
@@ -76,14 +85,15 @@ def collect(thing: Callable, name: str, parts: dict, imports: list[str]) -> None
     parts[name] = ""  # it may need itself
     for need in sorted(globals_in(text) & set(world)):
         value = world[need]
-        module = getattr(value, "__module__", None)
+        inner = inspect.unwrap(value) if callable(value) else value
+        module = getattr(inner, "__module__", None)
         if isinstance(value, ModuleType):
             imports.append(importing(value.__name__, None, need))
-        elif isinstance(value, FunctionType | type) and module == thing.__module__:
+        elif isinstance(inner, FunctionType | type) and module == thing.__module__:
             if need not in parts:
                 collect(value, need, parts, imports)
-        elif callable(value) and hasattr(value, "__qualname__") and module:
-            imports.append(importing(module, value.__qualname__, need))
+        elif callable(value) and hasattr(value, "__name__") and module:
+            imports.append(importing(*home(value, f"{need}, which {name} uses,"), need))
         else:
             who = f"{need}, which {name} uses,"
             parts.setdefault(need, f"{need} = {literal(value, who)}\n")
@@ -120,6 +130,15 @@ def globals_in(text: str) -> set[str]:
     return found
 
 
+def home(value: Callable, who: str) -> tuple[str, str]:
+    """Return the module from which a thing can be imported, and its name there."""
+    name = value.__name__
+    for module in (value.__module__, value.__module__.partition(".")[0]):
+        if getattr(sys.modules.get(module), name, None) is value:
+            return module, name
+    raise Refused(f"{who} can't be imported by its name: write it with its module's")
+
+
 def importing(module: str, name: str | None, known: str) -> str:
     """Return the line that imports a module, or a name from it."""
     if module.partition(".")[0] == "ringside":
@@ -132,10 +151,17 @@ def importing(module: str, name: str | None, known: str) -> str:
 def literal(value: object, who: str) -> str:
     """Return the text of a value that can be written down."""
     text = repr(value)
+    if type(value) is float and text in ("inf", "-inf", "nan"):
+        return f"float({text!r})"
+    if type(value) is range or text.startswith("torch.") and text[6:].isalnum():
+        return text
     try:
         if ast.literal_eval(text) == value:
             return text
     except (ValueError, SyntaxError):
         pass
     kind = type(value).__name__
-    raise Refused(f"{who} is a {kind} in this notebook: ranks share nothing with it")
+    raise Refused(
+        f"{who} is a {kind} in this notebook, and ranks share nothing with it:"
+        " make it in the function"
+    )
