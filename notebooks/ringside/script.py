@@ -132,10 +132,9 @@ def globals_in(text: str) -> set[str]:
 
 def home(value: Callable, who: str) -> tuple[str, str]:
     """Return the module from which a thing can be imported, and its name there."""
-    name = value.__name__
-    for module in (value.__module__, value.__module__.partition(".")[0]):
-        if getattr(sys.modules.get(module), name, None) is value:
-            return module, name
+    module, name = value.__module__, value.__name__
+    if getattr(sys.modules.get(module), name, None) is value:
+        return module, name
     raise Refused(f"{who} can't be imported by its name: write it with its module's")
 
 
