@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 from random import Random, randint
 from types import FunctionType, ModuleType
 
@@ -272,3 +273,11 @@ def test_a_rank_without_a_line_holds_up_no_other():
     assert shown == ["0a"], "rank 1 may still say something"
     turns.rest()
     assert shown == ["0a", "2a", "0b", "2b"]
+
+
+def test_a_made_script_finds_its_device_as_the_others_do():
+    made = script_of(fails)
+    begin = made.index("    device, backend =")
+    lines = made[begin : made.index("    fails(rank")]
+    path = Path(__file__).resolve().parents[1] / "scripts/03_ranks_and_messages.py"
+    assert lines in path.read_text()
