@@ -152,7 +152,7 @@ def main():
         torch.cuda.set_device(device)
     torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
-    label = torch.eye(world_size, dtype=torch.int64)[rank]  # one, in its rank's place
+    whose = [int(r == rank) for r in range(world_size)]  # goes with each number
     events = []
     for number, collectives in FAMILIES.items():
         given = [number(rank, to) for to in range(world_size)]
@@ -161,9 +161,9 @@ def main():
         events.append({"phase": number.__name__, "holds": {"has": has}})
         for collective in collectives:
             name = collective.__name__
-            own, *parts = (n * label for n in [rank + 1, *given])
+            own, *parts = (torch.tensor([n, *whose]) for n in [rank + 1, *given])
             got = collective(own, parts, args.root)
-            got = [[int(n.sum()), *n.nonzero().flatten().tolist()] for n in got]
+            got = [[int(n[0]), *n[1:].nonzero().flatten().tolist()] for n in got]
             right = expected(name, column, rank, args.root)
             if got != right:
                 raise ValueError(f"{name}: rank {rank} got {got}, not {right}")

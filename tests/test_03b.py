@@ -42,6 +42,8 @@ def test_every_arrow_is_drawn_from_a_number_that_arrived():
         for giver, _, _, cells in sends:
             number = 10 * (giver + 1) + own if pieces else giver + 1
             assert cells == [[number, giver]]
+    gathered = flow.frame(only(recording, "gather"), 1)
+    assert gathered.count(">gets</text>") == 1, "what is empty has no room"
 
 
 @pytest.mark.parametrize(
