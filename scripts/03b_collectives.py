@@ -152,7 +152,7 @@ def main():
         torch.cuda.set_device(device)
     torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
-    whose = [int(r == rank) for r in range(world_size)]  # goes with each number
+    whose = [int(r == rank) for r in range(world_size)]  # goes along with its numbers
     events = []
     for number, collectives in FAMILIES.items():
         given = [number(rank, to) for to in range(world_size)]
