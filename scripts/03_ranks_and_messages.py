@@ -116,10 +116,9 @@ def main():
 
     def see(phase, number, giver=None, taker=None, given=None):
         event = {"step": len(events), "rank": rank, "phase": phase}
-        event["holds"] = {"sum": [whose(number)]}
         sent = whose(number if given is None else given)
-        event["sends"] = [[taker, "sum", [sent]]] if rank == giver else []
-        events.append(event)
+        sends = [[taker, "sum", [sent]]] if rank == giver else []
+        events.append(event | {"holds": {"sum": [whose(number)]}, "sends": sends})
 
     for way in (chain, circle):
         number = torch.zeros(world_size, dtype=torch.int64)
@@ -137,7 +136,7 @@ def main():
         for way, phases in {"chain": ["there", "back"], "circle": ["circle"]}.items():
             own = [event for event in rows if event["phase"] in phases]
             messages = sum(len(event["sends"]) for event in own)
-            steps = len({event["step"] for event in own})
+            steps = len(own) // world_size
             print(f"{way:6}  sum {expected.sum()}, messages {messages}, steps {steps}")
         print(f"ok: {world_size} ranks agree, and with dist.all_reduce")
 

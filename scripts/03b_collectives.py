@@ -24,10 +24,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-PHASES = {
-    "numbers": "Each rank has one number: its rank + 1.",
-    "pieces": "A piece for each rank: 10 (rank + 1) + the number of who is to get it.",
-}
+
+def numbers(rank, to):
+    """Each rank has one number: its rank + 1."""
+    return rank + 1
+
+
+def pieces(rank, to):
+    """A piece for each rank: 10 (rank + 1) + the number of who is to get it."""
+    return 10 * (rank + 1) + to
 
 
 def broadcast(own, pieces, root):
@@ -89,46 +94,20 @@ def barrier(own, pieces, root):
 
 
 FAMILIES = {
-    "numbers": [broadcast, gather, reduce, all_gather, all_reduce],
-    "pieces": [scatter, all_to_all, reduce_scatter, barrier],
+    numbers: [broadcast, gather, reduce, all_gather, all_reduce],
+    pieces: [scatter, all_to_all, reduce_scatter, barrier],
 }
 
 
-def expected(name, rank, world_size, root):
-    """Return by arithmetic what a rank gets: numbers, each with whose it is."""
-    each, mine = range(world_size), rank == root
-    total = world_size * (world_size + 1) // 2
-    return {
-        "broadcast": [[root + 1, root]],
-        "scatter": [[10 * (root + 1) + rank, root]],
-        "gather": [[r + 1, r] for r in each] if mine else [],
-        "reduce": [[total, *each]] if mine else [],
-        "all_gather": [[r + 1, r] for r in each],
-        "all_to_all": [[10 * (r + 1) + rank, r] for r in each],
-        "all_reduce": [[total, *each]],
-        "reduce_scatter": [[10 * total + world_size * rank, *each]],
-        "barrier": [],
-    }[name]
-
-
-def labelled(value, rank, world_size):
-    """Return a number that says whose it is: zeros, but for this rank's place."""
-    places = torch.zeros(world_size, dtype=torch.int64)
-    places[rank] = value
-    return places
-
-
-def perform(collective, numbers, rank, world_size, root):
-    """Make a call with a rank's numbers; return what it got, and who got it."""
-    name, ranks = collective.__name__, range(world_size)
-    own, *pieces = (labelled(n, rank, world_size) for n in [rank + 1, *numbers])
-    got = collective(own, pieces * world_size if len(pieces) == 1 else pieces, root)
-    found = [[int(n.sum()), *n.nonzero().flatten().tolist()] for n in got]
-    right = [expected(name, r, world_size, root) for r in ranks]
-    if found != right[rank]:
-        raise ValueError(f"{name}: rank {rank} got {found}, not {right[rank]}")
-    heard = [to for to in ranks for _, *whose in right[to] if rank in whose]
-    return found, [to for to in heard if to != rank]
+def expected(name, column, rank, root):
+    """Return by arithmetic what a rank gets, if the column is what all have for it."""
+    if name == "barrier" or (name in ("gather", "reduce") and rank != root):
+        return []
+    if name in ("broadcast", "scatter"):
+        return [column[root]]
+    if name in ("reduce", "all_reduce", "reduce_scatter"):
+        return [[sum(number for number, _ in column), *range(len(column))]]
+    return column
 
 
 def save_recording(path, header, events):
@@ -173,34 +152,34 @@ def main():
         torch.cuda.set_device(device)
     torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
+    whose = [int(r == rank) for r in range(world_size)]  # goes along with its numbers
     events = []
-
-    def note(phase, holds, **more):
-        event = {"step": len(events), "rank": rank, "phase": phase, "holds": holds}
-        events.append(event | more)
-
-    for family, collectives in FAMILIES.items():
-        numbers = [rank + 1]
-        if family == "pieces":
-            numbers = [10 * (rank + 1) + to for to in range(world_size)]
-        has = {"has": [[number, rank] for number in numbers]}
-        note(family, has)
+    for number, collectives in FAMILIES.items():
+        given = [number(rank, to) for to in range(world_size)]
+        column = [[number(giver, rank), giver] for giver in range(world_size)]
+        has = [[n, rank] for n in sorted({*given})]
+        events.append({"phase": number.__name__, "holds": {"has": has}})
         for collective in collectives:
-            got, heard = perform(collective, numbers, rank, world_size, args.root)
-            given = numbers * world_size  # to each rank
-            sends = [[to, "gets", [[given[to], rank]]] for to in heard]
-            holds = has | ({"gets": got} if got else {})
-            note(collective.__name__, holds, sends=sends, call=collective.__name__)
+            name = collective.__name__
+            own, *parts = (torch.tensor([n, *whose]) for n in [rank + 1, *given])
+            got = collective(own, parts, args.root)
+            got = [[int(n[0]), *n[1:].nonzero().flatten().tolist()] for n in got]
+            right = expected(name, column, rank, args.root)
+            if got != right:
+                raise ValueError(f"{name}: rank {rank} got {got}, not {right}")
+            holds = {"has": has, "gets": got}
+            events.append({"phase": name, "holds": holds, "call": name})
+    events = [{"step": step, "rank": rank} | each for step, each in enumerate(events)]
     header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "flow"}
-    told = {each.__name__: each.__doc__ for each in sum(FAMILIES.values(), [])}
-    header |= {"phases": PHASES | told, "pace": 2, "fresh": ["gets"]}
+    told = {f.__name__: f.__doc__ for f in [*FAMILIES, *sum(FAMILIES.values(), [])]}
+    header |= {"phases": told, "pace": 2, "fresh": ["gets"]}
     rows = save_recording(args.record, header, events)
     if rank == 0:
-        for name in told:
+        for name in dict.fromkeys(row["call"] for row in rows if "call" in row):
             line = f"{name:16}"
-            for event in (row for row in rows if row["phase"] == name):
-                got = [str(number) for number, *_ in event["holds"].get("gets", [])]
-                line += f"{' '.join(got) or '-':>{3 * world_size + 2}}"
+            for got in (row["holds"]["gets"] for row in rows if row["phase"] == name):
+                values = " ".join(str(value) for value, *_ in got) or "-"
+                line += f"{values:>{3 * world_size + 2}}"
             print(line)
         print(f"ok: {world_size} ranks got what the arithmetic says")
 

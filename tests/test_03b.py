@@ -3,6 +3,7 @@
 import pytest
 import torch.distributed as dist
 from ringside import Player, RankFailed, Recording, check, flow, only, torchrun
+from ringside.board import Board
 
 COLLECTIVES = "03b_collectives"
 
@@ -27,22 +28,22 @@ def test_what_is_recorded_is_what_each_collective_means(ranks, root):
         assert values["barrier"] == []
 
 
-def test_every_number_that_arrives_was_sent():
+def test_every_arrow_is_drawn_from_a_number_that_arrived():
     recording = torchrun(COLLECTIVES, ranks=3, record=True, quiet=True).recording
     assert {event["phase"] for event in recording} > {"gather", "barrier", "pieces"}
-    sent = [(e, *send) for e in recording for send in e.get("sends", [])]
+    assert not any("sends" in event for event in recording)
+    board = Board(recording)
     for event in recording:
-        came = [
-            (e["rank"], cells)
-            for e, to, name, cells in sent
-            if to == event["rank"] and e["step"] == event["step"] and name == "gets"
-        ]
-        assert all(cells[0][1:] == [giver] for giver, cells in came)
-        own = event["rank"]
+        own, call = event["rank"], event["phase"]
+        sends = [s for s in flow.sends(board, event["step"]) if s[1] == own]
         whose = [r for _, *many in event["holds"].get("gets", []) for r in many]
-        assert sorted(giver for giver, _ in came) == sorted(
-            r for r in whose if r != own
-        )
+        assert sorted(giver for giver, *_ in sends) == sorted({*whose} - {own})
+        pieces = call in ("scatter", "all_to_all", "reduce_scatter")
+        for giver, _, _, cells in sends:
+            number = 10 * (giver + 1) + own if pieces else giver + 1
+            assert cells == [[number, giver]]
+    gathered = flow.frame(only(recording, "gather"), 1)
+    assert gathered.count(">gets</text>") == 1, "what is empty has no room"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ class Board:
         self.fresh = header.get("fresh", ())  # what is emptied when a step begins
         steps = 1 + max(event["step"] for event in events)
         self.rows = [
-            {e["rank"]: e for e in events if e["step"] == step} for step in range(steps)
+            exchanged({e["rank"]: e for e in events if e["step"] == step})
+            for step in range(steps)
         ]
         self.ranks = sorted(self.rows[0])
         self.size = sum(rank >= 0 for rank in self.ranks)
@@ -159,6 +160,25 @@ class Board:
             x1 - ends[1] * dx + aside[0],
             y1 - ends[1] * dy + aside[1],
         )
+
+
+def exchanged(row: dict[int, dict]) -> dict[int, dict]:
+    """Return a step with what each rank gives in a call, seen from what the others get.
+
+    Whoever is in what another rank gets has given it what it has: its one number, or
+    the piece for that rank. Names that hold nothing are left out.
+    """
+    found = {}
+    for rank, event in row.items():
+        held = {name: cells for name, cells in event["holds"].items() if cells}
+        found[rank] = {"sends": []} | event | {"holds": held}
+    for to in sorted(row):
+        for _, *whose in row[to]["holds"].get("gets", []):
+            for rank in whose:
+                if rank != to and "sends" not in row[rank]:
+                    has = row[rank]["holds"]["has"]
+                    found[rank]["sends"].append([to, "gets", [has[to % len(has)]]])
+    return found
 
 
 def wide(cell: list) -> float:

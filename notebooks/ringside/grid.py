@@ -26,7 +26,7 @@ AGAIN = f'<path fill="url(#again)" stroke="{INK}" stroke-width="2" d="{{}}"/>'
 NEVER = f'<path stroke="{WRONG}" stroke-width="1.5" stroke-dasharray="3 2" d="{{}}"/>'
 
 
-def numbers(grid: Grid, placed: list[tuple]) -> str:
+def labels(grid: Grid, placed: list[tuple]) -> str:
     """Return the numbers of cells."""
     half = grid.wide / 2 - 1.5
     found = "".join(
@@ -59,13 +59,13 @@ def marks(grid: Grid, epoch: int) -> str:
     found, w = "", grid.wide - 3
     if again := grid.again(epoch):
         found += AGAIN.format("".join(box(x, y, w, CELL) for x, y, *_ in again))
-        found += f"<g{HALO}>{numbers(grid, again)}</g>"
+        found += f"<g{HALO}>{labels(grid, again)}</g>"
     crosses, left_out = "", grid.left_out(epoch)
     for x, y, *_ in left_out:
         crosses += box(x, y, w, CELL) + f"M{n(x)} {n(y + CELL)}l{n(w)} -{CELL}"
     if crosses:
         found += f'<g fill="none">{NEVER.format(crosses)}</g>'
-        found += f"<g{HALO}>{numbers(grid, left_out)}</g>"
+        found += f"<g{HALO}>{labels(grid, left_out)}</g>"
     if (first := grid.same(epoch)) is not None:
         y = grid.y(epoch)
         found += text(14, y + 29, f"= epoch {first}", 12, f'{BOLD} fill="{WRONG}"')
@@ -130,12 +130,12 @@ def row(grid: Grid, epoch: int) -> str:
     """Return all that one epoch adds."""
     turns = (grid.turn(epoch, k) for k in range(grid.longest))
     placed = [cell for turn in turns for cell in turn]
-    return shades(grid, placed) + numbers(grid, placed) + marks(grid, epoch)
+    return shades(grid, placed) + labels(grid, placed) + marks(grid, epoch)
 
 
 def deck(grid: Grid) -> str:
     """Return the numbers of the data set."""
-    return numbers(grid, [(*grid.home(i), i, []) for i in range(grid.samples)])
+    return labels(grid, [(*grid.home(i), i, []) for i in range(grid.samples)])
 
 
 def readers(grid: Grid, epoch: int) -> str:
@@ -197,7 +197,7 @@ def animate(events: list[dict]) -> str:
             away = begin + k * (0.8 - FLIGHT / EPOCH) * each / len(turns)
             there = away + FLIGHT / EPOCH * each
             seen = clock.during(there, clock.total)
-            rows += f"<g{seen}>{shades(grid, cells)}{numbers(grid, cells)}</g>"
+            rows += f"<g{seen}>{shades(grid, cells)}{labels(grid, cells)}</g>"
             if few:
                 flights += flight(grid, cells, clock.flight(away, there))
         seen = clock.during(begin + 0.85 * each, clock.total)
