@@ -118,9 +118,7 @@ def prepare(method, model, mb):
 def network():
     """Return the same six layers of 1 MiB on every rank."""
     torch.manual_seed(0)
-    with torch.device("cpu"):  # where all machines draw the same numbers
-        layers = [nn.Linear(512, 512) for _ in range(6)]
-    return nn.Sequential(*layers).to(torch.get_default_device())
+    return nn.Sequential(*[nn.Linear(512, 512) for _ in range(6)])
 
 
 def one_step(model, batch, after=lambda: None):
@@ -203,18 +201,17 @@ def main():
     if gpus >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
         torch.cuda.set_device(device)
-    torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
 
-    torch.manual_seed(1)
-    batch = torch.randn(192 * world_size, 512, device="cpu").to(device)
-    right, _ = one_step(network(), batch)
+    torch.manual_seed(1)  # drawn on CPUs, numbers are the same on all machines
+    batch = torch.randn(192 * world_size, 512).to(device)
+    right, _ = one_step(network().to(device), batch)
     methods = [args.method] if args.method else DRAWN if args.record else METHODS
     ranks = range(world_size)
     lanes = [f"{method}, rank {r}" for method in methods for r in ranks]
     lines, events = ["method   all-reduces  the first begins when"], []
     for method in methods:
-        model, after = prepare(method, network(), args.bucket_mb)
+        model, after = prepare(method, network().to(device), args.bucket_mb)
         rows = {}  # each once
         for _ in range(11 if args.record else 3):
             grads, trace = one_step(model, batch[rank::world_size], after)
