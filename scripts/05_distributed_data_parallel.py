@@ -19,7 +19,6 @@ import os
 import sys
 import time
 from datetime import date, timedelta
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -28,13 +27,13 @@ import torch.distributed.nn  # here: once there is a group, this would keep it a
 from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.profiler import ProfilerActivity, profile, record_function
 
 METHODS, DRAWN = ["each", "flat", "hooks", "buckets", "ddp"], ["flat", "buckets"]
-KINDS = {"backward": "work", "layer": "mark", "gloo:all_reduce": "message"}
-KINDS |= {"stops": "wait", "copies, waits": "wait"}  # by what a profiler sees
-TITLE = "Solid: backward, from the last layer. Striped: an all-reduce"
-all_reduce = dist.all_reduce  # torch's own
+READY, BEGINS = "torch::autograd::AccumulateGrad", "c10d::allreduce_"  # in a profile
+KINDS = {"backward": "work", "gloo:all_reduce": "message"}
+KINDS |= {"stops": "wait", "copies, waits": "wait"}
 
 
 def average(weight):
@@ -51,28 +50,18 @@ def average_each(model):
 
 def average_flat(model):
     """After backward: one all-reduce for all gradients, in one flat buffer."""
-    weights = list(model.parameters())
-    flat = pack(weights)
+    grads = [weight.grad for weight in model.parameters()]
+    flat = parameters_to_vector(grads)
     dist.all_reduce(flat)
-    unpack(flat, weights)
+    flat /= dist.get_world_size()
+    vector_to_parameters(flat, grads)
 
 
 def average_in_hooks(model):
     """During backward: each gradient as soon as it is ready."""
+    hook = record_function("stops")(average)  # "stops": its name in a profile
     for weight in model.parameters():
-        weight.register_post_accumulate_grad_hook(average)
-
-
-def pack(weights):
-    """Copy gradients into one flat buffer."""
-    return torch.cat([weight.grad.flatten() for weight in weights])
-
-
-def unpack(flat, weights):
-    """Divide a buffer of sums by the ranks, and copy it back into the gradients."""
-    flat /= dist.get_world_size()
-    for piece, weight in zip(flat.split([w.numel() for w in weights]), weights):
-        weight.grad.copy_(piece.view_as(weight))
+        weight.register_post_accumulate_grad_hook(hook)
 
 
 def buckets_of(weights, cap):
@@ -94,8 +83,9 @@ def start_when_full(bucket, started):
     def hook(weight):
         ready.append(weight)
         if len(ready) == len(bucket):
-            flat = pack(bucket)
-            started.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+            grads = [weight.grad for weight in bucket]
+            flat = parameters_to_vector(grads)
+            started.append((dist.all_reduce(flat, async_op=True), flat, grads))
             ready.clear()
 
     for weight in bucket:
@@ -105,9 +95,10 @@ def start_when_full(bucket, started):
 def wait_for_all(started):
     """After backward: wait for every bucket, and put its averages in place."""
     while started:
-        work, flat, bucket = started.pop(0)
+        work, flat, grads = started.pop(0)
         work.wait()
-        unpack(flat, bucket)
+        flat /= dist.get_world_size()
+        vector_to_parameters(flat, grads)
 
 
 def prepare(method, model, mb):
@@ -127,24 +118,7 @@ def prepare(method, model, mb):
 def network():
     """Return the same six layers of 1 MiB on every rank."""
     torch.manual_seed(0)
-    with torch.device("cpu"):  # where all machines draw the same numbers
-        layers = [nn.Linear(512, 512) for _ in range(6)]
-    for n, layer in enumerate(layers, 1):
-        layer.bias.register_post_accumulate_grad_hook(partial(mark, f"bias {n}"))
-        layer.weight.register_post_accumulate_grad_hook(partial(mark, f"layer {n}"))
-    return nn.Sequential(*layers).to(torch.get_default_device())
-
-
-def mark(name, weight):
-    """Tell the profiler which gradient is ready."""
-    with record_function(name):
-        pass
-
-
-def watched(tensor, *more, async_op=False, **options):
-    """Let torch do an all-reduce; tell the profiler if this rank stops for it."""
-    with record_function("begins" if async_op else "stops"):
-        return all_reduce(tensor, *more, async_op=async_op, **options)
+    return nn.Sequential(*[nn.Linear(512, 512) for _ in range(6)])
 
 
 def one_step(model, batch, after=lambda: None):
@@ -158,29 +132,30 @@ def one_step(model, batch, after=lambda: None):
         with record_function("copies, waits"):
             after()
         dist.barrier()  # or the end of what other threads do may be missing
-    return pack(list(model.parameters())), trace
+    return parameters_to_vector(w.grad for w in model.parameters()), trace
 
 
 def counted(spans):
     """Say how many all-reduces a step had, and what was ready before the first."""
-    kept = ("bias", "layer", "c10d::allreduce_")
-    names = [name for _, _, name in spans if name.startswith(kept)]
-    calls = [name == "c10d::allreduce_" for name in names]
-    first, ready = calls.index(True), calls.count(False)
-    return f"{sum(calls):11}  {first:2} of {ready} gradients are ready"
+    names = [span.name for span in spans if span.name in (READY, BEGINS)]
+    first, ready = names.index(BEGINS), names.count(READY)
+    return f"{names.count(BEGINS):11}  {first:2} of {ready} gradients are ready"
 
 
 def timeline(spans, lane):
     """Return the events of a step, in milliseconds since backward began."""
-    zero, over = next(span[:2] for span in spans if span[2] == "backward")
+    start = next(span.time_range.start for span in spans if span.name == "backward")
+    layers = [span for span in spans if span.name == READY][1::2]  # bias, then weight
     events = []
-    for begin, end, name in spans:
-        kind = KINDS.get(name.rstrip(" 123456"))
-        if kind and not (name == "stops" and begin > over):
+    for span in spans:
+        kind, what = KINDS.get(span.name), span.name.replace("gloo:all_", "all-")
+        if span in layers:
+            kind, what = "mark", f"layer {6 - layers.index(span)}"
+        if kind:
             event = {"step": 0, "rank": dist.get_rank(), "lane": lane, "kind": kind}
-            event["begin"] = round((begin - zero) / 1000, 2)
-            event["end"] = round((end - zero) / 1000, 2)
-            events.append(event | {"what": name.replace("gloo:all_", "all-")})
+            event["begin"] = round((span.time_range.start - start) / 1000, 2)
+            event["end"] = round((span.time_range.end - start) / 1000, 2)
+            events.append(event | {"what": what})
     return events
 
 
@@ -226,38 +201,33 @@ def main():
     if gpus >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
         torch.cuda.set_device(device)
-    torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
-    dist.all_reduce = watched  # from now on, wherever we call it
 
-    torch.manual_seed(1)
-    batch = torch.randn(192 * world_size, 512, device="cpu").to(device)
-    right, _ = one_step(network(), batch)
+    torch.manual_seed(1)  # drawn on CPUs, numbers are the same on all machines
+    batch = torch.randn(192 * world_size, 512).to(device)
+    right, _ = one_step(network().to(device), batch)
     methods = [args.method] if args.method else DRAWN if args.record else METHODS
+    ranks = range(world_size)
+    lanes = [f"{method}, rank {r}" for method in methods for r in ranks]
     lines, events = ["method   all-reduces  the first begins when"], []
-    for lane, method in enumerate(methods):
-        model, after = prepare(method, network(), args.bucket_mb)
-        rows = []
+    for method in methods:
+        model, after = prepare(method, network().to(device), args.bucket_mb)
+        rows = {}  # each once
         for _ in range(11 if args.record else 3):
             grads, trace = one_step(model, batch[rank::world_size], after)
             if (grads - right).abs().max() > 1e-4 * right.abs().max():
                 raise ValueError(f"{method}: not the gradients of one process")
-            seen = [(e.time_range, e.name) for e in trace.events()]
-            spans = sorted((span.start, span.end, name) for span, name in seen)
-            rows.append(counted(spans))
-        found = zip((method, "  later"), dict.fromkeys(rows))  # each row once
-        lines += [f"{name:8} {row}" for name, row in found]
-        events += timeline(spans, lane * world_size + rank)
-        if args.record and rank == lane == 0:
+            rows[counted(trace.events())] = True
+        lines += [f"{name:8} {row}" for name, row in zip((method, "  later"), rows)]
+        events += timeline(trace.events(), lanes.index(f"{method}, rank {rank}"))
+        if args.record and rank == 0:
             trace.export_chrome_trace(str(args.record.with_suffix(".trace.json")))
 
-    ranks = range(world_size)
-    lanes = [f"{method}, rank {r}" for method in methods for r in ranks]
     header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "timeline"}
     header |= {"lanes": lanes, "hues": [*ranks] * len(methods), "unit": "ms"}
-    header |= {"title": TITLE, "measured": True, "date": f"{date.today()}"}
-    header |= {"machine": f"{os.cpu_count()} CPU cores, {backend}"}
-    header |= {"torch": torch.__version__.partition("+")[0]}
+    header |= {"title": "Solid: backward, from the last layer. Striped: an all-reduce"}
+    header |= {"measured": True, "machine": f"{os.cpu_count()} CPU cores, {backend}"}
+    header |= {"date": f"{date.today()}", "torch": torch.__version__.partition("+")[0]}
     save_recording(args.record, header, events)
     if rank == 0:
         for line in lines:

@@ -40,15 +40,8 @@ class Layer(nn.Module):
 
     def __init__(self, rank):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))
-        self.register_buffer("seen", torch.ones(1))
-        self.fill(rank)
-
-    def fill(self, rank):
-        """Put this rank's numbers in."""
-        with torch.no_grad():
-            self.weight.fill_(rank + 1)
-            self.seen.fill_(10 * (rank + 1))
+        self.weight = nn.Parameter(torch.tensor([rank + 1.0]))
+        self.register_buffer("seen", 10 * torch.tensor([rank + 1.0]))
 
     def forward(self, x):
         """Return a loss whose gradient is x."""
@@ -61,7 +54,7 @@ def wrap(rank, note):
     note("made", model, weight_of=rank, buffer_of=rank)
     wrapped = DistributedDataParallel(model)
     note("wrapped", model, weight_of=0, buffer_of=0, call="broadcast")
-    model.fill(rank)
+    model.load_state_dict(Layer(rank).state_dict())
     note("changed", model, weight_of=rank, buffer_of=rank)
     loss = wrapped(torch.tensor([rank + 1.0]))
     note("forward", model, weight_of=rank, buffer_of=0, call="broadcast")
@@ -136,11 +129,8 @@ def main():
         for phase in PHASES:
             held = [row["holds"] for row in rows if row["phase"] == phase]
             for name in held[0]:
-                values = "".join(f"{holds[name][0][0]:6}" for holds in held)
-                print(f"{phase:10}{name:8}{values}")
-        print(
-            f"ok: {world_size} ranks, and DDP copied and averaged as this script says"
-        )
+                print(f"{phase:10}{name:8}", *[f"{h[name][0][0]:5}" for h in held])
+        print(f"ok: {world_size} ranks; DDP copied and averaged as this script says")
 
 
 if __name__ == "__main__":

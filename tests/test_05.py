@@ -49,8 +49,8 @@ def test_given_a_cap_ours_are_the_buckets_of_ddp(mib, calls, ready):
 @pytest.mark.parametrize(
     ("line", "method"),
     [
-        ("        work.wait()\n        unpack(flat, bucket)\n", "buckets"),
-        ("    flat /= dist.get_world_size()\n", "flat"),
+        ("        vector_to_parameters(flat, grads)\n", "buckets"),
+        ("    dist.all_reduce(flat)\n", "flat"),
         ("    weight.grad /= dist.get_world_size()\n", "each"),
     ],
 )
@@ -92,8 +92,9 @@ def test_a_recording_has_every_layer_and_every_message(method, tmp_path):
     events = read(path)
     for rank in range(2):
         mine = [event for event in events if event["rank"] == rank]
-        marks = [event["what"] for event in mine if event["kind"] == "mark"]
-        assert marks == [f"layer {number}" for number in (6, 5, 4, 3, 2, 1)]
+        marks = [event for event in mine if event["kind"] == "mark"]
+        layers = [f"layer {number}" for number in (6, 5, 4, 3, 2, 1)]
+        assert [event["what"] for event in marks] == layers
         messages = [event for event in mine if event["kind"] == "message"]
         assert len(messages) == calls
         over = next(event["end"] for event in mine if event["what"] == "backward")
@@ -103,10 +104,12 @@ def test_a_recording_has_every_layer_and_every_message(method, tmp_path):
             assert min(event["begin"] for event in messages) < over
         stops = [event for event in mine if event["what"] == "stops"]
         assert len(stops) == (12 if method == "hooks" else 0)
+        for bias, mark, weight in zip(stops[::2], marks, stops[1::2]):
+            assert bias["end"] <= mark["begin"] <= weight["begin"]
     trace = json.loads((tmp_path / "times.trace.json").read_text())["traceEvents"]
     names = [event.get("name") for event in trace]
     assert names.count("gloo:all_reduce") >= calls
-    assert {"layer 6", "bias 6"} <= {*names}
+    assert {"backward", "torch::autograd::AccumulateGrad"} <= {*names}
     assert len(list(tmp_path.iterdir())) == 2
 
 
