@@ -65,7 +65,7 @@ def audit(rows, samples, world_size):
         reads = [number for mine in shares for number in mine]
         never = samples - len({*reads})
         here = f"epoch {epoch}:"
-        if len(reads) != -(-samples // world_size) * world_size:
+        if len(reads) != -(-samples // world_size) * world_size:  # rounded up
             return f"{here} {len(reads)} reads of {samples} samples: who shares them?"
         if never:
             return f"{here} {never} of {samples} are never read: who has a seed of its own?"
