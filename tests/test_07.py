@@ -323,6 +323,7 @@ def last_again(n, r, w, s, e):
             "the end of the order is cut",
         ),
         (last_again, "the order starts over"),
+        (lambda n, r, w, s, e: full(n, w, 1000 * s + e)[r::w], "from seed + epoch?"),
         (lambda n, r, w, s, e: full(n, w, s + e)[r::w], "right: "),
         (
             lambda n, r, w, s, e: (

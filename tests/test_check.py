@@ -51,8 +51,11 @@ def test_there_is_a_solution_for_each_exercise():
     [
         ((..., 8, 160), "your turn"),
         ((3, 8, 160), "torch's reduce_scatter hands"),
-        ((2, 8, 160), "r + 1, not r - 1"),
-        ((0, 8, 160), "rank 3 does not end scatter-reduce with 0"),
+        ((2, 8, 160), "chunk 2 is complete on rank 1"),
+        ((0, 8, 160), "chunk 0 is complete on rank 4"),
+        ((7, 8, 160), "rank 3 does not end scatter-reduce with 7"),
+        ((4, 6, 160), "6 would do for four ranks"),
+        ((4, 8, 150), "150 would be right for four ranks"),
         ((4, 4, 160), "one phase"),
         ((4, 10, 160), "N steps in each phase"),
         ((4, 8, 80), "one phase"),
@@ -118,6 +121,13 @@ def too_early(rank, world_size, grad, send, recv):
         grad.copy_(recv(rank - 1))
 
 
+def added(rank, world_size, grad, send, recv):
+    if rank > 0:
+        grad += recv(rank - 1)
+    if rank < world_size - 1:
+        send(rank + 1, grad)
+
+
 @pytest.mark.parametrize(
     ("program", "says"),
     [
@@ -128,7 +138,8 @@ def too_early(rank, world_size, grad, send, recv):
         (full_turn, "the last one sends too"),
         (own_name, "must change grad itself"),
         (all_wait, "rank 0 waits for rank 3, which waits, too"),
-        (too_early, "with 4 ranks, rank 2 holds [10, 10, 10]"),
+        (too_early, "[10, 10, 10]: rank 1 sent before it had received"),
+        (added, "[11, 11, 11]: what came belongs in the place of its own"),
         (off_the_edge, "rank 3 sends to rank 4, which is not there"),
         (None, "TypeError"),
     ],
@@ -167,6 +178,11 @@ def test_ring_broadcast(program, says, capsys, monkeypatch):
         ),
         (lambda n, w: 1 / 0, "ZeroDivisionError"),
         (lambda n, w: [(c * n / w, (c + 1) * n / w) for c in range(w)], "not a whole"),
+        (lambda n, w: [n // w] * w, "a chunk is a pair"),
+        (
+            lambda n, w: [(c * n // w, (c + 1) * n // w - 1) for c in range(w)],
+            "end is one past the last",
+        ),
     ],
     ids=[
         "nothing",
@@ -178,6 +194,8 @@ def test_ring_broadcast(program, says, capsys, monkeypatch):
         "reversed",
         "raises",
         "floats",
+        "lengths",
+        "inclusive",
     ],
 )
 def test_uneven_chunks(bounds, says, capsys):

@@ -19,14 +19,18 @@ def five_ranks(chunk: int, messages: int, bytes_sent: int) -> None:
     wrong_chunk = {
         3: "chunk 3 is what torch's reduce_scatter hands to rank 3; the ring ends one"
         " further on",
-        2: "chunk 2 is complete on rank 1: rank r ends with chunk r + 1, not r - 1",
+    } | {
+        c: f"chunk {c} is complete on rank {(c - 1) % 5}: rank r ends with chunk r + 1"
+        for c in (0, 1, 2)
     }
     wrong_messages = {
+        6: "6 would do for four ranks: a phase has N - 1 steps, and N is 5",
         4: "4 messages are one phase; allgather needs as many again",
         10: "10 would be N steps in each phase; the last one brings nothing new",
         5: "5 would be N steps of one phase: it is N - 1 steps, twice",
     }
     wrong_bytes = {
+        150: "150 would be right for four ranks; a fifth of 100 bytes goes in a message",
         20: "20 bytes is one message, a fifth of 100; count all of them",
         80: "80 bytes are one phase; allgather sends as many again",
         800: "800 is 8 messages of 100 bytes, but a message is one chunk: 20 bytes",
@@ -73,7 +77,10 @@ def broadcast_mistake(program: Callable) -> str | None:
                     " must change grad itself, as in grad.copy_(...)"
                 )
             if grad.tolist() != [1, 1, 1]:
-                return f"with {size} ranks, rank {rank} holds {grad.tolist()}"
+                case = f"with {size} ranks, rank {rank} holds {grad.tolist()}"
+                if grad[0] == 10 ** (rank - 1):
+                    return f"{case}: rank {rank - 1} sent before it had received"
+                return f"{case}: what came belongs in the place of its own numbers"
         if done.messages[0] > 1:
             return "rank 0 sends more than once: it may only pass on to its right"
         if sum(done.messages) > size - 1:
@@ -98,14 +105,18 @@ def bounds_mistake(bounds: Callable) -> str | None:
             pairs = bounds(numel, size)
             if pairs is None:
                 return f"{case} returned None"
-            pairs = [(start, end) for start, end in pairs]
+            pairs = list(pairs)
         except Exception as error:  # noqa: BLE001 it is the learner's
             return f"{case} raised {type(error).__name__}: {error}"
+        if odd := [p for p in pairs if not isinstance(p, (tuple, list)) or len(p) != 2]:
+            return f"{case} has {odd[0]!r}: a chunk is a pair, (start, end)"
         if any(type(edge) is not int for pair in pairs for edge in pair):
             return f"{case} has an edge that is not a whole number"
         if len(pairs) != size:
             return f"{case} gave {len(pairs)} chunks for {size} ranks"
         seen = [i for start, end in pairs for i in range(start, end)]
+        if numel and [i for a, z in pairs for i in range(a, z + 1)] == [*range(numel)]:
+            return f"{case}: end is one past the last number, as in a slice"
         if lost := sorted(set(range(numel)) - set(seen)):
             return f"{case} leaves out number {lost[0]}: it would never be added"
         if len(seen) > numel:

@@ -170,4 +170,6 @@ def slip(answer: list[int], right: list[int], case: tuple) -> str:
         return "that is the order of seed 0: the generator starts from seed + epoch"
     if len(answer) == len(right) and answer[:-1] == right[:-1]:
         return f"it ends with {answer[-1]}, not {right[-1]}: the order starts over"
+    if len(answer) == len(right):
+        return f"{answer}, not {right}: is it torch.randperm, from seed + epoch?"
     return f"{answer}, not {right}"
