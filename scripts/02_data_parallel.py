@@ -96,34 +96,6 @@ def data_parallel(module, batch, devices):
     return gather(parallel_apply(replicas, pieces))
 
 
-def gradient(loss, net):
-    """Return the gradient of all weights in one row."""
-    net.zero_grad()
-    loss.backward()
-    return torch.cat([weight.grad.flatten() for weight in net.parameters()])
-
-
-def tell(devices, pieces):
-    """Return the step as events: what each device did, and what it sent."""
-    workers = {"forward": pieces, "loss": 1, "backward": pieces, "update": 1}
-    events = []
-    for step, phase in enumerate(PHASES):
-        moving = {d for at, *ends in TRAFFIC if at == phase for d in ends}
-        for d in range(devices):
-            event = {"step": step, "rank": d, "lane": d, "begin": step, "end": step + 1}
-            kind, what = "wait", "idle"
-            if d < workers.get(phase, 0):
-                kind, what = "work", phase
-            elif d in moving:  # elsewhere than on device 0 stands how many bytes
-                kind, what = "message", "" if d else phase
-            events.append(event | {"kind": kind, "what": what})
-            for to in range(devices):
-                if size := TRAFFIC[phase, d, to]:
-                    sent = {"kind": "message", "what": f"{size} B", "to": to}
-                    events.append(event | sent)
-    return events
-
-
 def save_recording(path, header, events):
     """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
     gathered = [None] * dist.get_world_size()
@@ -168,26 +140,33 @@ def main():
     torch.manual_seed(1)
     x, y = torch.randn(args.rows, 12).split([8, 4], dim=1)
     net, devices = network(), world_size - rank
-    for step in (1, 2, 3):
-        alone = gradient(mse_loss(net(x), y), net)
+    weights = list(net.parameters())
+    for _ in range(3):
+        alone = torch.autograd.grad(mse_loss(net(x), y), weights)
         TRAFFIC.clear()  # each step copies the same; the last one is told
-        by_hand = gradient(mse_loss(data_parallel(net, x, devices), y), net)
-        if not torch.allclose(by_hand, alone, atol=1e-5):
-            raise ValueError(f"step {step}: {devices} devices find another gradient")
+        loss = mse_loss(data_parallel(net, x, devices), y)
+        by_hand = torch.autograd.grad(loss, weights)
+        says = f"{devices} devices find another gradient"
+        torch.testing.assert_close(by_hand, alone, msg=says)
         with torch.no_grad():
-            for weight in net.parameters():
-                weight -= 0.1 * weight.grad
+            for weight, grad in zip(weights, by_hand):
+                weight -= 0.1 * grad
 
-    rows = [len(piece) for piece in x.chunk(world_size)]
-    header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "timeline"}
+    header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "copies"}
     header |= {"title": "One step of nn.DataParallel", "phases": PHASES}
-    header |= {"lanes": [f"device {d}" for d in range(world_size)]}
-    save_recording(args.record, header, [] if rank else tell(world_size, len(rows)))
+    rows = [len(piece) for piece in x.chunk(world_size)]
+    busy = {"forward": len(rows), "loss": 1, "backward": len(rows), "update": 1}
+    header["works"] = busy  # how many devices compute
+    events = []
+    for (phase, source, target), size in sorted(TRAFFIC.items()):
+        step = list(PHASES).index(phase)
+        events.append({"step": step, "rank": source, "to": target, "bytes": size})
+    save_recording(args.record, header, [] if rank else events)
     if rank == 0:
         print("device  rows  bytes sent  bytes received")
         for d, count in enumerate(rows + [0] * (world_size - len(rows))):
-            sent = sum(size for way, size in TRAFFIC.items() if way[1] == d)
-            came = sum(size for way, size in TRAFFIC.items() if way[2] == d)
+            sent = sum(event["bytes"] for event in events if event["rank"] == d)
+            came = sum(event["bytes"] for event in events if event["to"] == d)
             print(f"{d:6}  {count:4}  {sent:10}  {came:14}")
         print(f"ok: {world_size} devices find the gradient of one process")
 

@@ -17,16 +17,16 @@ import copy
 import ctypes
 import gc
 import json
-import math
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
+from timeit import timeit
 
 import torch
 import torch.distributed as dist
@@ -37,7 +37,6 @@ from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 3  # that are timed together
-FEW = 8  # samples a rank that are enough to see whether the steps are right
 METHODS = ["one process", "DP", "DDP", "DDP, spawn", "DDP, bf16"]
 WORKLOADS = {"computes": (160, 3, 32, 32), "communicates": (32, 1024)}  # their batches
 
@@ -50,16 +49,14 @@ def efficiency(alone, together):
 def traffic(method, world_size, weights, inputs, outputs):
     """Bytes in and out of the busiest device in a step: device 0 in DP, all in DDP."""
     others = world_size - 1
-    if method == "one process":
-        return 0
     if method == "DP":
         # weights out, gradients home; inputs out, outputs there and back
         return others * (2 * weights + inputs + 2 * outputs)
     return 4 * others * weights // world_size  # the ring of lesson 04, in and out
 
 
-def network(workload, device="cpu"):
-    """Return a model, always the same: one that computes much, or one that sends much."""
+def task(workload, world_size):
+    """Return a model that computes much or sends much, and a batch for all ranks."""
     torch.manual_seed(0)
     if workload == "computes":
         layers = [nn.Conv2d(3, 24, 3), nn.ReLU(), nn.Conv2d(24, 48, 3, 2), nn.ReLU()]
@@ -67,21 +64,16 @@ def network(workload, device="cpu"):
     else:
         layers = [nn.Sequential(nn.Linear(1024, 1024), nn.ReLU()) for _ in range(4)]
         layers.append(nn.Linear(1024, 10))
-    return nn.Sequential(*layers).to(device)
-
-
-def batch(workload, rank, samples, device):
-    """Return a rank's samples and classes, the same whoever asks for them."""
-    torch.manual_seed(rank)
-    x = torch.randn(samples, *WORKLOADS[workload][1:])
-    return x.to(device), torch.randint(10, (samples,)).to(device)
+    samples, *shape = WORKLOADS[workload]
+    x = torch.randn(world_size * samples, *shape)
+    return nn.Sequential(*layers), x, torch.randint(10, (len(x),))
 
 
 def sizes(workload):
-    """Return the bytes of the weights, of a batch, and of what comes out of it."""
-    weights = sum(weight.nbytes for weight in network(workload).parameters())
-    samples = WORKLOADS[workload][0]
-    return weights, 4 * math.prod(WORKLOADS[workload]), 4 * samples * 10
+    """Return the bytes of the weights, of a rank's batch, and of what comes out of it."""
+    model, x, _ = task(workload, 1)
+    weights = sum(weight.nbytes for weight in model.parameters())
+    return weights, x.nbytes, model(x).nbytes
 
 
 def train(model, forward, x, y, half=False):
@@ -96,7 +88,7 @@ def train(model, forward, x, y, half=False):
         loss.backward()
         with torch.no_grad():
             for weight in model.parameters():
-                weight -= 0.01 * weight.grad
+                weight -= 0.1 * weight.grad
     finish()
     return 1000 * (time.perf_counter() - begin) / STEPS
 
@@ -109,101 +101,48 @@ def be_one_device():
             ctypes.CDLL(None).mallopt(parameter, 2**30)
 
 
-class Threads(torch.autograd.Function):
-    """What DataParallel does, on devices that are threads: scatter to gather."""
+def data_parallel(model, x, devices):
+    """Do what nn.DataParallel does, on devices that are threads."""
 
-    @staticmethod
-    def forward(ctx, replicas, x, *weights):
-        def work(replica, part):
-            for own, weight in zip(replica.parameters(), weights):
-                own.data.copy_(weight)
-                own.grad = None
-            return replica(part.clone())
+    def run(part):
+        replica = copy.deepcopy(model)  # the weights travel on every step
+        return replica(part.clone()), list(replica.parameters())
 
-        ctx.replicas = replicas
-        ctx.outputs = all_at_once(work, replicas, x.tensor_split(len(replicas)))
-        return torch.cat([y.detach() for y in ctx.outputs])
+    def go_back(grad):
+        parts = [part.clone() for part in grad.chunk(devices)]
+        with ThreadPoolExecutor(devices) as threads:
+            grads = list(threads.map(torch.autograd.grad, outputs, weights, parts))
+        for weight, *own in zip(model.parameters(), *grads):
+            weight.grad = sum(own)
 
-    @staticmethod
-    def backward(ctx, grad):
-        parts = grad.split([len(y) for y in ctx.outputs])
-        all_at_once(lambda y, part: y.backward(part.clone()), ctx.outputs, parts)
-        grads = ([own.grad for own in model.parameters()] for model in ctx.replicas)
-        return None, None, *(sum(column) for column in zip(*grads))
+    with ThreadPoolExecutor(devices) as threads:
+        outputs, weights = zip(*threads.map(run, x.chunk(devices)))
+    joined = torch.cat([y.detach() for y in outputs]).requires_grad_()
+    joined.register_hook(go_back)
+    return joined
 
 
-def all_at_once(work, *parts):
-    """Return what work returns for each of the parts, each in a thread of its own."""
-    with ThreadPoolExecutor(len(parts[0])) as threads:
-        return list(threads.map(work, *parts))
-
-
-def wrap(method, model, world_size, device):
-    """Return what is called in place of the model."""
-    if method.startswith("DDP"):
-        return DistributedDataParallel(model)
-    if method == "DP" and device.type == "cuda":
-        return nn.DataParallel(model, range(world_size))
-    if method == "DP":
-        replicas = [copy.deepcopy(model) for _ in range(world_size)]
-        return lambda x: Threads.apply(replicas, x, *model.parameters())
-    return model
-
-
-def lane(workload, method, rank, world_size, device):
+def lane(workload, method, device, team):
     """Return a function that takes a few steps, after it has shown they are right."""
-    model = network(workload, device)
-    forward = wrap(method, model, world_size, device)
+    rank, world_size = dist.get_rank(team), dist.get_world_size(team)
+    model, x, y = (part.to(device) for part in task(workload, world_size))
+    alone, forward = copy.deepcopy(model), model
+    own = x.chunk(world_size)[rank], y.chunk(world_size)[rank]
+    if method.startswith("DDP"):
+        forward = DistributedDataParallel(model, process_group=team)
+    elif method == "DP":
+        own = x, y
+        forward = partial(data_parallel, model, devices=world_size)
+        if device.type == "cuda":
+            forward = nn.DataParallel(model, range(world_size))
+    steps = partial(train, model, forward, *own, half=method == "DDP, bf16")
+    steps()  # these may be slow: nobody looks at the clock
     if method in ("DP", "DDP", "DDP, spawn"):  # in bf16, half the bits may differ
-        few = [batch(workload, r, FEW, device) for r in range(world_size)]
-        whole = [torch.cat(column) for column in zip(*few)]
-        alone = network(workload, device)
-        train(alone, alone, *whole)
-        train(model, forward, *(whole if method == "DP" else few[rank]))
+        train(alone, alone, x, y)
         weights = list(model.parameters()), list(alone.parameters())
         says = f"{method} does not take the steps of one process"
         torch.testing.assert_close(*weights, atol=1e-4, rtol=1e-5, msg=says)
-    x, y = batch(workload, rank, WORKLOADS[workload][0], device)
-    if method == "DP":  # a batch for each of its devices
-        x, y = torch.cat([x] * world_size), torch.cat([y] * world_size)
-    return lambda: train(model, forward, x, y, half=method == "DDP, bf16")
-
-
-def spawned(rank, world_size, rounds, meeting, backend, turn, times):
-    """Be one of the processes of mp.spawn: take steps when it is their turn."""
-    be_one_device()
-    device = torch.device("cpu" if backend == "gloo" else f"cuda:{rank}")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    meets = {"init_method": f"file://{meeting}", "world_size": world_size, "rank": rank}
-    dist.init_process_group(backend, **meets, timeout=timedelta(minutes=1))
-    turn.wait()  # all have met
-    lanes = {w: lane(w, "DDP, spawn", rank, world_size, device) for w in WORKLOADS}
-    for workload in list(WORKLOADS) * len(rounds):
-        turn.wait()
-        times[rank] = lanes[workload]()
-        turn.wait()
-    lanes.clear()
-    gc.collect()
-    dist.destroy_process_group()
-
-
-def spawn(world_size, rounds, folder, backend):
-    """Start ranks with mp.spawn; return them, a way to give a turn, and the seconds."""
-    context, begin = mp.get_context("spawn"), time.perf_counter()
-    turn = context.Barrier(world_size + 1, timeout=300)
-    times = context.Array("d", world_size)
-    args = world_size, rounds, f"{folder}/meeting", backend, turn, times
-    processes = mp.spawn(spawned, args, world_size, join=False)
-    turn.wait()
-    seconds = time.perf_counter() - begin
-
-    def take_turn():
-        turn.wait()
-        turn.wait()
-        return max(times)
-
-    return processes, take_turn, seconds
+    return steps
 
 
 def startup(world_size):
@@ -211,45 +150,57 @@ def startup(world_size):
     meet = "import torch.distributed as dist; dist.init_process_group('gloo')"
     line = "-m torch.distributed.run --standalone --local-addr 127.0.0.1 --no-python"
     line = [*line.split(), "--nproc-per-node", str(world_size), sys.executable]
-    for words in ["-c", "import torch"], [*line, "-c", meet]:
+    lines = {"one process": ["-c", "import torch"], "DDP": [*line, "-c", meet]}
+    for method, words in lines.items():
         begin = time.perf_counter()
         subprocess.run([sys.executable, *words], check=True, capture_output=True)
-        yield time.perf_counter() - begin
+        yield method, round(time.perf_counter() - begin, 2)
 
 
-def probe(control):
-    """Return the milliseconds that all ranks need for the same work, all at once."""
+def probe():
+    """Return the milliseconds that a piece of work takes, always the same one."""
     x = torch.ones(256, 256)
-    dist.barrier(control)
-    begin = time.perf_counter()
-    for _ in range(20):
-        x @ x
-    took = torch.tensor(1000 * (time.perf_counter() - begin))
-    dist.all_reduce(took, dist.ReduceOp.MAX, group=control)
-    return took.item()
+    return 1000 * timeit(lambda: x @ x, number=20)
 
 
-def measure(rounds, lanes, control):
+def slowest(run):
+    """Let all begin together, and end together; return the slowest one's milliseconds."""
+    took = torch.tensor(run() if run else 0.0)
+    dist.all_reduce(took, dist.ReduceOp.MAX)
+    return round(took.item(), 3)
+
+
+def race(device, team, rounds):
     """Let all methods take turns, in another order each round; return the times."""
+    rank, world_size = dist.get_rank(), dist.get_world_size(team)
+    mine = ["DDP", "DDP, bf16"] if rank < world_size else ["DDP, spawn"]
+    if rank == 0:
+        mine += ["one process", "DP"]
+    pairs = [(workload, method) for workload in WORKLOADS for method in mine]
+    lanes = {pair: lane(*pair, device, team) for pair in pairs}
     rows = []
-    for number in rounds:
-        turn = number % len(METHODS)
+    for step in range(1, rounds + 1):
+        turn = step % len(METHODS)
         for workload in WORKLOADS:
-            pace = probe(control)
+            pace = slowest(probe if rank < world_size else None)
             for method in METHODS[turn:] + METHODS[:turn]:
-                dist.barrier(control)
-                run = lanes.get((workload, method))
-                ms = run() if run else 0
-                dist.barrier(control)
-                row = {"step": number, "rank": 0, "workload": workload}
-                row |= {"method": method, "ms": round(ms, 3), "pace": round(pace, 3)}
-                rows.append(row)
-    return [row for row in rows if row["step"]]  # round 0 warms up
+                ms = slowest(lanes.get((workload, method)))
+                row = {"step": step, "rank": 0, "workload": workload, "method": method}
+                rows.append(row | {"ms": ms, "pace": pace})
+    return rows
 
 
-def report(rows, world_size):
+def spawned(rank, world_size):
+    """Be a rank that mp.spawn starts: do what the others do, and be numbered behind them."""
+    os.environ |= {"RANK": str(world_size + rank), "LOCAL_RANK": str(rank)}
+    main()
+    gc.collect()
+    dist.destroy_process_group()
+
+
+def report(rows, header):
     """Print a table of each workload, without the rounds that others disturbed."""
-    for workload, (samples, *_) in WORKLOADS.items():
+    for workload, samples in header["samples"].items():
         own = [row for row in rows if row["workload"] == workload]
         most = 1.25 * min(row["pace"] for row in own)
         calm = [row for row in own if row["pace"] <= most]
@@ -257,10 +208,11 @@ def report(rows, world_size):
         print("method         median  middle half   samples/s  kept  MB busiest")
         for method in METHODS:
             times = sorted(row["ms"] for row in calm if row["method"] == method)
-            ms, quarter, ranks = statistics.median(times), len(times) // 4, world_size
+            ms, quarter = statistics.median(times), len(times) // 4
+            ranks = header["ranks"]
             if method == "one process":
                 alone, ranks = ms, 1
-            mega = traffic(method, world_size, *sizes(workload)) / 1e6
+            mega = traffic(method, ranks, *header["bytes"][workload]) / 1e6
             line = f"{method:12}  {ms:7.1f}  {times[quarter]:5.1f}"
             line += f"-{times[-1 - quarter]:<7.1f}{1000 * ranks * samples / ms:9.0f}"
             print(f"{line}  {efficiency(alone, ms):4.2f}  {mega:10.2f}")
@@ -308,20 +260,16 @@ def main():
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
         torch.cuda.set_device(device)
-    dist.init_process_group(backend, timeout=timedelta(minutes=1))
     be_one_device()
-    control = dist.new_group(backend="gloo", timeout=timedelta(minutes=10))
-    rounds = range(args.rounds < 2, args.rounds + 1)  # the first of several warms up
-    mine = [m for m in METHODS if rank == 0 or m.startswith("DDP")]
-    mine.remove("DDP, spawn")
-    pairs = [(workload, method) for workload in WORKLOADS for method in mine]
-    lanes = {pair: lane(*pair, rank, world_size, device) for pair in pairs}
-    folder = tempfile.TemporaryDirectory()
+    begin = time.perf_counter()
     if rank == 0:
-        processes, take_turn, seconds = spawn(world_size, rounds, folder.name, backend)
-        lanes |= {(workload, "DDP, spawn"): take_turn for workload in WORKLOADS}
-    rows = measure(rounds, lanes, control)
-    lanes.clear()
+        others = mp.spawn(spawned, (world_size,), world_size, join=False)
+    both = {"rank": rank, "world_size": 2 * world_size}  # torchrun's and mp.spawn's
+    dist.init_process_group("gloo", **both, timeout=timedelta(minutes=5))
+    start = {"DDP, spawn": round(time.perf_counter() - begin, 2)}
+    team, _ = dist.new_subgroups(world_size, backend=backend)
+    rows = race(device, team, args.rounds)
+
     header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "race"}
     what = f"{os.cpu_count()} CPU cores" if backend == "gloo" else f"{world_size} GPUs"
     header |= {"measured": True, "machine": f"{what}, {backend}"}
@@ -329,15 +277,12 @@ def main():
     header |= {"methods": METHODS, "samples": {w: WORKLOADS[w][0] for w in WORKLOADS}}
     header["bytes"] = {workload: sizes(workload) for workload in WORKLOADS}
     if rank == 0:
-        processes.join()
-        report(rows, world_size)
-        names = "one process", "DDP", "DDP, spawn"
-        found = [*startup(world_size), seconds] if args.rounds > 2 else []
-        header["startup"] = {n: round(s, 2) for n, s in zip(names, found)}
+        report(rows, header)
+        header["startup"] = dict(startup(world_size)) | start if args.rounds > 2 else {}
         print("seconds to start:", header["startup"] or "not taken in a short run")
-    dist.barrier(control)  # the others wait here, and longer than a minute if need be
-    save_recording(args.record, header, rows if rank == 0 else [])
+    save_recording(args.record, header, [] if rank else rows)
     if rank == 0:
+        others.join()
         print(f"ok: all but bf16 took the steps of one process, on {world_size} ranks")
 
 

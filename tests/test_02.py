@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from ringside import RankFailed, check, player, still, timeline, torchrun
+from ringside.copies import states, timed
 from torch import nn
 
 STEM = "02_data_parallel"
@@ -53,11 +54,11 @@ def test_a_wrong_argument_gets_one_line(arguments, says):
 @pytest.mark.parametrize(("ranks", "rows"), [(1, 64), (2, 64), (8, 64), (4, 3)])
 def test_what_is_recorded_passes_device_0(ranks, rows):
     run = torchrun(STEM, "--rows", rows, ranks=ranks, record=True, quiet=True)
-    copies = [event for event in run.recording if "to" in event]
-    assert all(0 in (event["lane"], event["to"]) for event in copies)
-    assert len(copies) == 5 * (min(ranks, rows) - 1)
+    assert all(0 in (event["rank"], event["to"]) for event in run.recording)
+    assert len(run.recording) == 5 * (min(ranks, rows) - 1)
+    drawn = timed(run.recording)
     for step, phase in enumerate(run.recording.header["phases"]):
-        bars = [e for e in run.recording if e["step"] == step and "to" not in e]
+        bars = [e for e in drawn if e["step"] == step and "to" not in e]
         assert [bar["lane"] for bar in bars] == list(range(ranks))
         busy = [bar["lane"] for bar in bars if bar["kind"] != "wait"]
         if phase in ("loss", "update"):
@@ -68,19 +69,36 @@ def test_what_is_recorded_passes_device_0(ranks, rows):
             assert not busy
         assert bars[0]["what"] == (phase if busy else "idle")
     sent = dict.fromkeys(range(ranks), 0)
-    for event in copies:
-        sent[event["lane"]] += int(event["what"].removesuffix(" B"))
+    for event in run.recording:
+        sent[event["rank"]] += event["bytes"]
     assert [int(line.split()[2]) for line in run.lines[0][1:-1]] == list(sent.values())
-    for step in range(timeline.states(run.recording)):
+    for step in range(states(run.recording)):
         assert still(run.recording, step).svg.count("<title>") == 1
     assert len(player.animate(run.recording)) < 40_000
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("grad: move(grad, BACK[phase], target, source)", "grad: 2 * grad"),
+        ('move(out, "gather", d, 0) for', "(out.detach() if d else out) for"),
+        ("d, piece in enumerate(pieces)", "d, piece in enumerate(pieces[::-1])"),
+    ],
+)
+def test_another_gradient_is_noticed(right, wrong, tmp_path):
+    text = PATH.read_text()
+    assert text.count(right) == 1
+    (tmp_path / PATH.name).write_text(text.replace(right, wrong))
+    with pytest.raises(RankFailed, match="find another gradient"):
+        torchrun(tmp_path / PATH.name, ranks=2, quiet=True)
 
 
 def test_names_of_arrows_keep_clear_of_other_arrows():
     """Of arrows side by side, the one to the farthest lane stands on the right."""
     run = torchrun(STEM, ranks=8, record=True, quiet=True)
-    one = [event for event in run.recording if event["step"] == 0]
-    svg = timeline.links(timeline.Lanes(run.recording), one[::-1])
+    drawn = timed(run.recording)
+    one = [event for event in drawn if event["step"] == 0]
+    svg = timeline.links(timeline.Lanes(drawn), one[::-1])
     ends = [part.split("V") for part in svg.split('d="M')[1].split('"')[0].split("M")]
     places = [(float(x.split()[0]), float(y)) for x, y in ends]
     far = [y for _, y in sorted(places)]
