@@ -238,4 +238,5 @@ def main():
 if __name__ == "__main__":
     main()
     gc.collect()  # what main leaves behind can keep the group alive
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -81,6 +81,17 @@ def test_a_script_without_torchrun_says_how_to_start_it(script, capfd, monkeypat
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
+def test_help_is_no_error(script, capfd, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", [f"scripts/{script}.py", "--help"])
+    runpy.run_path(sys.argv[0], run_name="__main__")
+    said = capfd.readouterr()
+    assert said.out.startswith("usage: see the top of this script")
+    assert "--record" in said.out
+    assert not said.err
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_recording_again_gives_the_same_bytes(script, tmp_path):
     """Where times are measured, all but these and where, with what and when it was."""
     path, kept = tmp_path / "again.jsonl", ROOT / "figures" / f"{script}.jsonl"
