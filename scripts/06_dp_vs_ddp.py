@@ -193,6 +193,7 @@ def race(device, team, rounds):
 def spawned(rank, world_size):
     """Be a rank that mp.spawn starts: do what the others do, and be numbered behind them."""
     os.environ |= {"RANK": str(world_size + rank), "LOCAL_RANK": str(rank)}
+    os.environ.pop("TORCHELASTIC_ERROR_FILE", None)  # it is rank 0's
     main()
     gc.collect()
     dist.destroy_process_group()

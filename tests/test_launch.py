@@ -71,7 +71,9 @@ def misstep():
         sys.exit(3)
     if what == "words":
         sys.exit("rank, have some manners")
-    if what == "silent":
+    if what == "torn":
+        open(os.environ["TORCHELASTIC_ERROR_FILE"], "w").close()
+    if what in ("silent", "torn"):
         os._exit(4)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -404,6 +406,7 @@ WAYS = {
     "exit": "rank 1 left with exit code 3",
     "words": "rank 1 left with exit code 1: rank, have some manners",
     "silent": "rank 1 ended with exit code 4",
+    "torn": "rank 1 ended with exit code 4",  # as it wrote its error down, for torch
 }
 
 
@@ -412,7 +415,7 @@ def test_an_exit_code_is_told(place, warm, way):
     error = fails(place, place.script(WRONG), way, 1, ranks=2, warm=warm)
     assert str(error) == WAYS[way]
     assert error.run.exit_codes[1] == (
-        4 if way == "silent" else 3 if way == "exit" else 1
+        4 if way in ("silent", "torn") else 3 if way == "exit" else 1
     )
 
 
