@@ -43,7 +43,9 @@ def test_a_method_that_takes_other_steps_is_not_timed(right, wrong, says, tmp_pa
     path = ROOT / "scripts" / f"{SCRIPT}.py"
     text = path.read_text()
     assert text.count(right) == 1
-    (tmp_path / path.name).write_text(text.replace(right, wrong))
+    less = text.replace("(160, 3, 32, 32)", "(8, 3, 32, 32)")  # as wrong, and sooner
+    assert less != text
+    (tmp_path / path.name).write_text(less.replace(right, wrong))
     with pytest.raises(RankFailed, match=says):
         torchrun(tmp_path / path.name, "--rounds", "1", ranks=2, quiet=True)
 
@@ -110,7 +112,8 @@ def test_a_chart_says_its_numbers():
         (("most", 3.2), "each answer is a number"),
         ((1.25, 3.2), "the other way round"),
         ((0.2, 3.2), "a whole batch"),
-        ((80, 3.2), "up to 1"),
+        ((80, 3.2), "1 if all is kept"),
+        ((0.8, 1.25), "four batches in it"),
         ((0.5, 3.2), "0.5 is not what is kept"),
         ((0.8, 4), "an efficiency of 1"),
         ((0.8, 0.8), "there are four of them"),

@@ -59,6 +59,7 @@ def three_forwards(calls: int, seen: int, total: int) -> None:
         ("seen", 30): "30 is every row: those of other devices went to their copies",
         ("seen", 0): "what is added in place to device 0's buffer is kept",
         ("seen", 3): "3 is one forward: the buffer is kept from one to the next",
+        ("seen", 10): "10 is one forward of all rows: count device 0's, three times",
         ("seen", 1): "chunk gives device 0 three of the ten rows",
         (
             "total",
@@ -109,11 +110,10 @@ def collect_mistake(function: Callable) -> str | None:
         if mistake := unlike(answer, right):
             return f"{what}: {mistake}"
     weight = torch.ones(2, 1, requires_grad=True)
-    answer = function([weight * 1, weight * 2])
-    if not answer.requires_grad:
-        return (
-            "rows: the gradient can't find its way back: join, don't copy the numbers"
-        )
+    for what, each in (("rows", weight), ("losses", weight.sum())):
+        if not function([each * 1, each * 2]).requires_grad:
+            lost = "the gradient can't find its way back: join, don't copy the numbers"
+            return f"{what}: {lost}"
     return None
 
 

@@ -18,11 +18,12 @@ def kept(efficiency: float, times_faster: float) -> None:
     wrong_efficiency = {
         1.25: "1.25 is how much longer a step takes: efficiency is the other way round",
         0.2: "0.2 is 50 / (4 * 62.5): but each rank does a whole batch, not a quarter",
-        80: "80 would be percent; here efficiency is a number up to 1",
+        80: "80 would be percent; here efficiency is 1 if all is kept",
     }
     wrong_times = {
         4: "4 would be an efficiency of 1",
         0.8: "0.8 is the efficiency of each rank, and there are four of them",
+        1.25: "1.25 is how much longer a step takes; four ranks do four batches in it",
         5: "5 is 4 * 1.25: the step takes longer, so it is 4 / 1.25",
     }
     mistake = None
@@ -69,6 +70,8 @@ def step_time_mistake(function: Callable) -> str | None:
             )
         if abs(answer - compute - 2 * (ranks - 1) * size * slow) < 1e-6:
             return f"{case} sends as device 0 of DP does; a ring sends that over N"
+        if abs(answer - compute - ring / 2) < 1e-6:
+            return f"{case} sends one phase of the ring: it has two"
         if abs(answer - ring) < 1e-6:
             return f"{case} gave {answer:g}, without the time to compute"
         return f"{case} gave {answer:g}, not {compute + ring:g}"
