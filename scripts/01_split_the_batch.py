@@ -26,7 +26,7 @@ X = [1.0, 2.0, 1.0, 2.0, 3.0, 2.0, 2.0, 3.0]  # eight samples for a model of one
 Y = [0.0, 0.0, 1.0, -3.0, 2.0, -1.0, 1.0, 1.0]
 RATE = 0.25
 PHASES = {
-    "start": "The same weight everywhere; in the middle, all samples, each with its slope.",
+    "start": "The same weight everywhere, and in the middle all samples, each with its slope.",
     "split": "Each rank takes every N-th sample, from its own place on.",
     "backward": "Each rank finds the mean of its own slopes, and one process that of all.",
     "all-reduce": "Add up over all ranks, divide by their number: the mean of the means.",

@@ -36,7 +36,7 @@ PHASES = {
     "replicate": "It sends them the weights too: all of them, on every step.",
     "forward": "All devices run at once, in threads: each its copy, on its own rows.",
     "gather": "The outputs travel to device 0.",
-    "loss": "Device 0 finds the loss of the whole batch; the others wait.",
+    "loss": "Device 0 finds the loss of the whole batch, while the others wait.",
     "gather back": "Device 0 sends every device the gradient of its outputs.",
     "backward": "Each device finds the gradient of its copy's weights.",
     "add up": "The gradients travel to device 0, which adds them up.",
