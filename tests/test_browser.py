@@ -42,15 +42,19 @@ def launch(request):
     api = pytest.importorskip("playwright.sync_api", reason=LOUD)
     names = ("chromium", "chromium-browser", "google-chrome")
     found = [os.environ.get("RINGSIDE_BROWSER"), *map(shutil.which, names)]
-    with api.sync_playwright() as play:
-        path = next(filter(None, found), play.chromium.executable_path)
-        if not Path(path).is_file():
-            pytest.skip(LOUD)
-        yield lambda *more: play.chromium.launch(
-            executable_path=path,
-            args=[*SWITCHES, *more],
-            chromium_sandbox=os.geteuid() != 0,  # it refuses to work for root
-        )
+    try:
+        play = api.sync_playwright().start()
+    except Exception as error:  # a library may be missing that its driver needs
+        pytest.skip(f"{LOUD}\n{error}")
+    request.addfinalizer(play.stop)
+    path = next(filter(None, found), play.chromium.executable_path)
+    if not Path(path).is_file():
+        pytest.skip(LOUD)
+    return lambda *more: play.chromium.launch(
+        executable_path=path,
+        args=[*SWITCHES, *more],
+        chromium_sandbox=os.geteuid() != 0,  # it refuses to work for root
+    )
 
 
 def wait(happened, seconds=60):
