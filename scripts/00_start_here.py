@@ -39,12 +39,13 @@ def where(rank, per_node):
     return node, local_rank
 
 
-def save_recording(path, header, events):
+def save_recording(path, events, **header):
     """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
     gathered = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, events)
     rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
     if path and dist.get_rank() == 0:
+        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
         part = Path(f"{path}.part")
         part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
         part.replace(path)
@@ -96,8 +97,7 @@ def main():
         for step, phase in enumerate(PHASES)
     ]
     events[-1]["call"] = "all_reduce"
-    header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "flow"}
-    rows = save_recording(args.record, header | {"phases": PHASES}, events)
+    rows = save_recording(args.record, events, picture="flow", phases=PHASES)
     if rank == 0:
         print("rank  node  local_rank")
         for row in rows[:world_size]:

@@ -84,12 +84,13 @@ def tell(rank, world_size, slopes, grad, mean, alone):
     return events
 
 
-def save_recording(path, header, events):
+def save_recording(path, events, **header):
     """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
     gathered = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, events)
     rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
     if path and dist.get_rank() == 0:
+        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
         part = Path(f"{path}.part")
         part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
         part.replace(path)
@@ -137,8 +138,7 @@ def main():
         raise ValueError(f"the mean of equal shares is {mean}, not {alone}")
 
     events = tell(rank, world_size, x * (w * x - y), grad, mean, alone)
-    header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "flow"}
-    save_recording(args.record, header | {"phases": PHASES}, events)
+    save_recording(args.record, events, picture="flow", phases=PHASES)
     rows = [None] * world_size
     dist.all_gather_object(rows, (int(count), grad.item()))
     if rank == 0:

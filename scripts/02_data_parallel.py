@@ -3,12 +3,10 @@
     torchrun --standalone --nproc-per-node 4 scripts/02_data_parallel.py
     torchrun --standalone --nproc-per-node gpu scripts/02_data_parallel.py
 
-Rank 0 drives N devices made of threads, rank 1 drives N - 1, and so on. Then try:
-
-    --rows 10                a batch that four devices cannot share evenly
-    --record parallel.jsonl  keep what was copied in a step, one JSON object per line
-
-The last line begins with "ok". The lesson: notebooks/02_data_parallel.ipynb
+Rank 0 drives N devices made of threads, rank 1 drives N - 1, and so on. Try --rows 10,
+a batch that four devices cannot share evenly. With --record PATH, rank 0 keeps what
+was copied in a step, one JSON object per line. The last line begins with "ok".
+The lesson: notebooks/02_data_parallel.ipynb
 """
 
 import argparse
@@ -96,12 +94,13 @@ def data_parallel(module, batch, devices):
     return gather(parallel_apply(replicas, pieces))
 
 
-def save_recording(path, header, events):
+def save_recording(path, events, **header):
     """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
     gathered = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, events)
     rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
     if path and dist.get_rank() == 0:
+        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
         part = Path(f"{path}.part")
         part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
         part.replace(path)
@@ -152,16 +151,15 @@ def main():
             for weight, grad in zip(weights, by_hand):
                 weight -= 0.1 * grad
 
-    header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "copies"}
-    header |= {"title": "One step of nn.DataParallel", "phases": PHASES}
+    header = {"picture": "copies", "title": "One step of nn.DataParallel"}
     rows = [len(piece) for piece in x.chunk(world_size)]
     busy = {"forward": len(rows), "loss": 1, "backward": len(rows), "update": 1}
-    header["works"] = busy  # how many devices compute
+    header |= {"phases": PHASES, "works": busy}  # "works": how many devices compute
     events = []
     for (phase, source, target), size in sorted(TRAFFIC.items()):
         step = list(PHASES).index(phase)
         events.append({"step": step, "rank": source, "to": target, "bytes": size})
-    save_recording(args.record, header, [] if rank else events)
+    save_recording(args.record, [] if rank else events, **header)
     if rank == 0:
         print("device  rows  bytes sent  bytes received")
         for d, count in enumerate(rows + [0] * (world_size - len(rows))):

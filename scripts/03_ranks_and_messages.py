@@ -3,10 +3,8 @@
     torchrun --standalone --nproc-per-node 4 scripts/03_ranks_and_messages.py
     torchrun --standalone --nproc-per-node gpu scripts/03_ranks_and_messages.py
 
-The first line needs no GPU; the second gives each GPU a rank. Then try:
-
-    --record flow.jsonl   keep what every rank had and gave, one JSON object per line
-
+The first line needs no GPU; the second gives each GPU a rank. With --record PATH,
+rank 0 keeps what every rank held and sent, one JSON object per line.
 The last line begins with "ok". The lesson: notebooks/03_ranks_and_messages.ipynb
 """
 
@@ -73,12 +71,13 @@ def whose(places):
     return [int(places.sum()), *places.nonzero().flatten().tolist()]
 
 
-def save_recording(path, header, events):
+def save_recording(path, events, **header):
     """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
     gathered = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, events)
     rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
     if path and dist.get_rank() == 0:
+        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
         part = Path(f"{path}.part")
         part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
         part.replace(path)
@@ -129,9 +128,7 @@ def main():
         way(rank, world_size, number, see)
         if not torch.equal(number, expected):
             raise ValueError(f"{way.__name__}: {number} on rank {rank}, not {expected}")
-    header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "flow"}
-    header |= {"phases": PHASES, "pace": 2}
-    rows = save_recording(args.record, header, events)
+    rows = save_recording(args.record, events, picture="flow", phases=PHASES, pace=2)
     if rank == 0:
         for way, phases in {"chain": ["there", "back"], "circle": ["circle"]}.items():
             own = [event for event in rows if event["phase"] in phases]

@@ -3,12 +3,10 @@
     torchrun --standalone --nproc-per-node 4 scripts/03b_collectives.py
     torchrun --standalone --nproc-per-node gpu scripts/03b_collectives.py
 
-The first line needs no GPU; the second gives each GPU a rank. Then try:
-
-    --root 2              the rank that gives to all, or gets from all
-    --record flow.jsonl   keep what every rank had and got, one JSON object per line
-
-The last line begins with "ok". The lesson: notebooks/03b_collectives.ipynb
+The first line needs no GPU; the second gives each GPU a rank. Try --root 2, another
+rank that gives to all, or gets from all. With --record PATH, rank 0 keeps what every
+rank had and got, one JSON object per line. The last line begins with "ok".
+The lesson: notebooks/03b_collectives.ipynb
 """
 
 import argparse
@@ -110,12 +108,13 @@ def expected(name, column, rank, root):
     return column
 
 
-def save_recording(path, header, events):
+def save_recording(path, events, **header):
     """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
     gathered = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, events)
     rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
     if path and dist.get_rank() == 0:
+        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
         part = Path(f"{path}.part")
         part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
         part.replace(path)
@@ -170,10 +169,9 @@ def main():
             holds = {"has": has, "gets": got}
             events.append({"phase": name, "holds": holds, "call": name})
     events = [{"step": step, "rank": rank} | each for step, each in enumerate(events)]
-    header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "flow"}
     told = {f.__name__: f.__doc__ for f in [*FAMILIES, *sum(FAMILIES.values(), [])]}
-    header |= {"phases": told, "pace": 2, "fresh": ["gets"]}
-    rows = save_recording(args.record, header, events)
+    header = {"picture": "flow", "phases": told, "pace": 2, "fresh": ["gets"]}
+    rows = save_recording(args.record, events, **header)
     if rank == 0:
         for name in dict.fromkeys(row["call"] for row in rows if "call" in row):
             line = f"{name:16}"

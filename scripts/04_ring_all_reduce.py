@@ -3,12 +3,10 @@
     torchrun --standalone --nproc-per-node 4 scripts/04_ring_all_reduce.py
     torchrun --standalone --nproc-per-node gpu scripts/04_ring_all_reduce.py
 
-The first line needs no GPU; the second gives each GPU a rank. Then try:
-
-    --numel 10             a size that four ranks cannot share evenly
-    --record ring.jsonl    keep what every rank sent, one JSON object per line
-
-The last line begins with "ok". The lesson: notebooks/04_ring_all_reduce.ipynb
+The first line needs no GPU; the second gives each GPU a rank. Try --numel 10, a size
+that four ranks cannot share evenly. With --record PATH, rank 0 keeps what every rank
+sent, one JSON object per line. The last line begins with "ok".
+The lesson: notebooks/04_ring_all_reduce.ipynb
 """
 
 import argparse
@@ -72,12 +70,13 @@ def spare_chunk(numel, dtype, device):
     return torch.empty(numel, dtype=dtype, device=device)
 
 
-def save_recording(path, header, events):
+def save_recording(path, events, **header):
     """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
     gathered = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, events)
     rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
     if path and dist.get_rank() == 0:
+        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
         part = Path(f"{path}.part")
         part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
         part.replace(path)
@@ -137,8 +136,7 @@ def main():
             i = (tensor != expected).nonzero()[0].item()
             raise ValueError(f"number {i} became {tensor[i]}, not {expected[i]}")
 
-    header = {"lesson": Path(__file__).stem, "ranks": world_size}
-    rows = save_recording(args.record, header, events)
+    rows = save_recording(args.record, events)
     if rank == 0:
         print("rank  messages  bytes sent  complete first")
         for r in range(world_size):

@@ -3,13 +3,10 @@
     torchrun --standalone --nproc-per-node 4 scripts/05_distributed_data_parallel.py
     torchrun --standalone --nproc-per-node gpu scripts/05_distributed_data_parallel.py
 
-The first line needs no GPU; the second gives each GPU a rank. Then try:
-
-    --method buckets       one way only: each, flat, hooks, buckets or ddp
-    --bucket-mb 2          the size of a bucket, in MiB (else ours have 1, as DDP's first)
-    --record times.jsonl   keep what happened when, of flat and buckets, on CPUs
-
-The last line begins with "ok". The lesson: notebooks/05_distributed_data_parallel.ipynb
+The first line needs no GPU; the second gives each GPU a rank. Try --method buckets, one
+way only, or --bucket-mb 2, larger buckets than DDP's first. With --record PATH, rank 0
+keeps what happened when, of flat and buckets, on CPUs. The last line begins with "ok".
+The lesson: notebooks/05_distributed_data_parallel.ipynb
 """
 
 import argparse
@@ -159,12 +156,13 @@ def timeline(spans, lane):
     return events
 
 
-def save_recording(path, header, events):
+def save_recording(path, events, **header):
     """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
     gathered = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, events)
     rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
     if path and dist.get_rank() == 0:
+        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
         part = Path(f"{path}.part")
         part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
         part.replace(path)
@@ -223,12 +221,12 @@ def main():
         if args.record and rank == 0:
             trace.export_chrome_trace(str(args.record.with_suffix(".trace.json")))
 
-    header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "timeline"}
+    header = {"picture": "timeline"}
     header |= {"lanes": lanes, "hues": [*ranks] * len(methods), "unit": "ms"}
     header |= {"title": "Solid: backward, from the last layer. Striped: an all-reduce"}
     header |= {"measured": True, "machine": f"{os.cpu_count()} CPU cores, {backend}"}
     header |= {"date": f"{date.today()}", "torch": torch.__version__.partition("+")[0]}
-    save_recording(args.record, header, events)
+    save_recording(args.record, events, **header)
     if rank == 0:
         for line in lines:
             print(line)

@@ -3,10 +3,8 @@
     torchrun --standalone --nproc-per-node 4 scripts/05b_ddp_habits.py
     torchrun --standalone --nproc-per-node gpu scripts/05b_ddp_habits.py
 
-The first line needs no GPU; the second gives each GPU a rank. Then try:
-
-    --record wrap.jsonl    keep what every rank held, one JSON object per line
-
+The first line needs no GPU; the second gives each GPU a rank. With --record PATH,
+rank 0 keeps what every rank held, one JSON object per line.
 The last line begins with "ok". The lesson: notebooks/05b_ddp_habits.ipynb
 """
 
@@ -68,12 +66,13 @@ def number_in(tensor):
     return int(value) if value == int(value) else value
 
 
-def save_recording(path, header, events):
+def save_recording(path, events, **header):
     """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
     gathered = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, events)
     rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
     if path and dist.get_rank() == 0:
+        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
         part = Path(f"{path}.part")
         part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
         part.replace(path)
@@ -123,8 +122,7 @@ def main():
         events.append(event | ({"call": call} if call else {}))
 
     wrap(rank, note)
-    header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "flow"}
-    rows = save_recording(args.record, header | {"phases": PHASES}, events)
+    rows = save_recording(args.record, events, picture="flow", phases=PHASES)
     if rank == 0:
         for phase in PHASES:
             held = [row["holds"] for row in rows if row["phase"] == phase]

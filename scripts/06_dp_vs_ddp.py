@@ -4,11 +4,8 @@
     torchrun --standalone --nproc-per-node gpu scripts/06_dp_vs_ddp.py
 
 The first line needs no GPU, and about a minute; take as many ranks as you have cores.
-The second gives each GPU a rank. Then try:
-
-    --rounds 3               fewer rounds, and less to trust
-    --record race.jsonl      keep every measurement, one JSON object per line
-
+The second gives each GPU a rank. With --rounds 3, there is less to wait for, and less
+to trust. With --record PATH, rank 0 keeps every measurement, one JSON object per line.
 The last line begins with "ok". The lesson: notebooks/06_dp_vs_ddp.ipynb
 """
 
@@ -221,12 +218,13 @@ def report(rows, header):
             print(f"(left out: {busy} rounds in which others used the machine)")
 
 
-def save_recording(path, header, events):
+def save_recording(path, events, **header):
     """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
     gathered = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, events)
     rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
     if path and dist.get_rank() == 0:
+        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
         part = Path(f"{path}.part")
         part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
         part.replace(path)
@@ -271,7 +269,7 @@ def main():
     team, _ = dist.new_subgroups(world_size, backend=backend)
     rows = race(device, team, args.rounds)
 
-    header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "race"}
+    header = {"ranks": world_size, "picture": "race"}
     what = f"{os.cpu_count()} CPU cores" if backend == "gloo" else f"{world_size} GPUs"
     header |= {"measured": True, "machine": f"{what}, {backend}"}
     header |= {"torch": torch.__version__.partition("+")[0], "date": f"{date.today()}"}
@@ -281,7 +279,7 @@ def main():
         report(rows, header)
         header["startup"] = dict(startup(world_size)) | start if args.rounds > 2 else {}
         print("seconds to start:", header["startup"] or "not taken in a short run")
-    save_recording(args.record, header, [] if rank else rows)
+    save_recording(args.record, [] if rank else rows, **header)
     if rank == 0:
         others.join()
         print(f"ok: all but bf16 took the steps of one process, on {world_size} ranks")

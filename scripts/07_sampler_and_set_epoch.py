@@ -3,12 +3,10 @@
     torchrun --standalone --nproc-per-node 4 scripts/07_sampler_and_set_epoch.py
     torchrun --standalone --nproc-per-node gpu scripts/07_sampler_and_set_epoch.py
 
-The first line needs no GPU; the second gives each GPU a rank. Then try:
-
-    --samples 12           a data set that four ranks can share evenly
-    --record deal.jsonl    keep what every rank read, one JSON object per line
-
-The last line begins with "ok". The lesson: notebooks/07_sampler_and_set_epoch.ipynb
+The first line needs no GPU; the second gives each GPU a rank. Try --samples 12, which
+four ranks can share evenly. With --record PATH, rank 0 keeps what every rank read, one
+JSON object per line. The last line begins with "ok".
+The lesson: notebooks/07_sampler_and_set_epoch.ipynb
 """
 
 import argparse
@@ -82,12 +80,13 @@ def line_of(rows, epoch, samples):
     return " |".join("".join(f"{number:3}" for number in mine) for mine in shares)
 
 
-def save_recording(path, header, events):
+def save_recording(path, events, **header):
     """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
     gathered = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, events)
     rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
     if path and dist.get_rank() == 0:
+        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
         part = Path(f"{path}.part")
         part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
         part.replace(path)
@@ -127,8 +126,7 @@ def main():
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
     mine = read_epochs(args.samples, rank, world_size)
     events = [{"step": e, "rank": rank, "samples": seen} for e, seen in enumerate(mine)]
-    header = {"lesson": Path(__file__).stem, "ranks": world_size, "picture": "grid"}
-    rows = save_recording(args.record, header | {"samples": args.samples}, events)
+    rows = save_recording(args.record, events, picture="grid", samples=args.samples)
     if rank == 0:
         for epoch in range(EPOCHS):
             print(f"epoch {epoch}:{line_of(rows, epoch, args.samples)}")
