@@ -43,6 +43,7 @@ def test_the_committed_recording_is_right(events):
 
 def test_after_scatter_reduce_rank_r_has_chunk_r_plus_1(recordings):
     for ranks, events in recordings.items():
+        assert len(verify(events)) == ranks * (2 * ranks - 1)
         ones = (10**ranks - 1) // 9
         for event in ring.table(events)[ranks - 1]:
             full = [c for c, v in enumerate(event["chunks"]) if v == (c + 1) * ones]
