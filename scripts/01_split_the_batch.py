@@ -114,7 +114,7 @@ def main():
     rows = save_recording(args.record, events, picture="shares")
     if rank == 0:
         print("rank  samples  mean gradient")
-        for row in rows[1:]:
+        for row in rows[1:]:  # the first is one process
             print(f"{row['rank']:4}  {len(row['slopes']):7}  {row['grad']:13.3f}")
         print(f"mean of the means        {mean:.3f}")
         print(f"mean by count            {by_count:.3f}")

@@ -21,20 +21,20 @@ def states_of(events: Recording) -> Recording:
     ranks, found = range(events.header["ranks"]), []
     for event in events:
         rank, alone, (old, new) = event["rank"], event["rank"] < 0, event["w"]
-        has = {"w": [[old]]}
         slopes = [
             [slope, i % len(ranks) if alone else rank]
             for i, slope in enumerate(event["slopes"])
         ]
-        held = {"start": has | {"slopes": slopes} if alone else has}
-        held["split"] = has = has | {"slopes": slopes}
         grad = [event["grad"]] if alone else [event["grad"], rank]
-        held["backward"] = has = has | {"grad": [grad]}
         mean = grad if alone else [event["mean"], *ranks]
-        held["all-reduce"] = has = has | {"grad": [mean]}
-        held["step"] = has | {"w": [[new]]}
-        for step, phase in enumerate(PHASES):
-            state = {"step": step, "rank": rank, "phase": phase, "holds": held[phase]}
+        start = {"w": [[old]]}
+        split = start | {"slopes": slopes}
+        backward = split | {"grad": [grad]}
+        reduced = split | {"grad": [mean]}
+        stepped = reduced | {"w": [[new]]}
+        held = split if alone else start, split, backward, reduced, stepped
+        for step, (phase, holds) in enumerate(zip(PHASES, held)):
+            state = {"step": step, "rank": rank, "phase": phase, "holds": holds}
             if alone and phase == "split":
                 state["sends"] = [[other, "slopes"] for other in ranks]
             if phase == "all-reduce" and not alone:
