@@ -4,7 +4,7 @@
     torchrun --standalone --nproc-per-node gpu scripts/01_split_the_batch.py
 
 The first line needs no GPU; the second gives each GPU a rank. With three ranks, the
-shares are unequal. With --record PATH, rank 0 keeps what every rank held, one JSON
+shares are unequal. With --record PATH, rank 0 keeps what every rank had, one JSON
 object per line. The last line begins with "ok".
 The lesson: notebooks/01_split_the_batch.ipynb
 """
@@ -25,13 +25,6 @@ from torch.distributed.elastic.multiprocessing import errors
 X = [1.0, 2.0, 1.0, 2.0, 3.0, 2.0, 2.0, 3.0]  # eight samples for a model of one weight
 Y = [0.0, 0.0, 1.0, -3.0, 2.0, -1.0, 1.0, 1.0]
 RATE = 0.25
-PHASES = {
-    "start": "The same weight everywhere, and in the middle all samples, each with its slope.",
-    "split": "Each rank takes every N-th sample, from its own place on.",
-    "backward": "Each rank finds the mean of its own slopes, and one process that of all.",
-    "all-reduce": "Add up over all ranks, divide by their number: the mean of the means.",
-    "step": "The same weight and the same gradient make the same new weight.",
-}
 
 
 def share(samples, rank, world_size):
@@ -47,41 +40,18 @@ def gradient(w, x, y):
     return w.grad
 
 
-def total(value):
-    """Return the sum of what all ranks have."""
-    value = value.clone()
-    dist.all_reduce(value)
-    return value
-
-
 def short(value):
-    """Return a number for a recording: whole if it is whole."""
-    value = round(float(value), 2)
-    return int(value) if value == int(value) else value
+    """Return a number with three decimals at most, whole if it is whole."""
+    value = round(value.item(), 3)
+    return int(value) if value.is_integer() else value
 
 
-def tell(rank, world_size, slopes, grad, mean, alone):
-    """Return the step as events: what this rank held, and beside rank 0 one process."""
-    batch = [[short(slope), i % world_size] for i, slope in enumerate(slopes)]
-    one = {"w": [[1]], "slopes": batch}
-    mine = {"w": [[1]], "slopes": share(batch, rank, world_size)}
-    held = {"start": ({"w": [[1]]}, one), "split": (mine, one)}
-    one = one | {"grad": [[short(alone)]]}
-    held["backward"] = mine | {"grad": [[short(grad), rank]]}, one
-    mine = mine | {"grad": [[short(mean), *range(world_size)]]}
-    held["all-reduce"] = mine, one
-    steps = [{"w": [[short(1 - RATE * found)]]} for found in (mean, alone)]
-    held["step"] = mine | steps[0], one | steps[1]
-    sends = {"split": {"sends": [[other, "slopes"] for other in range(world_size)]}}
-    calls = {"all-reduce": {"call": "all_reduce"}}
-    events = []
-    for step, phase in enumerate(PHASES):
-        mine, one = held[phase]
-        event = {"step": step, "rank": rank, "phase": phase}
-        events.append(event | {"holds": mine} | calls.get(phase, {}))
-        if rank == 0:
-            events.append(event | {"rank": -1, "holds": one} | sends.get(phase, {}))
-    return events
+def told(rank, w, x, y, grad, mean):
+    """Return what a rank had, found and got, as one event; rank -1 is one process."""
+    slopes = [short(slope) for slope in x * (w * x - y)]
+    weights = [short(w), short(w - RATE * mean)]  # before the step, and after it
+    numbers = {"slopes": slopes, "grad": short(grad), "mean": short(mean), "w": weights}
+    return {"step": 0, "rank": rank} | numbers
 
 
 def save_recording(path, events, **header):
@@ -128,23 +98,24 @@ def main():
     x, y = torch.tensor(X * times), torch.tensor(Y * times)
     w = torch.tensor(1.0)
     mine = share(x, rank, world_size), share(y, rank, world_size)
-    grad, alone = gradient(w, *mine), gradient(w, x, y)
-    count = torch.tensor(float(len(mine[0])))
-    mean = total(grad) / world_size
-    by_count = total(grad * count) / total(count)
+    grad, alone, count = gradient(w, *mine), gradient(w, x, y), len(mine[0])
+    found = torch.tensor([grad, grad * count, count])
+    dist.all_reduce(found)  # three sums in one call
+    means, slopes, samples = found
+    mean, by_count = means / world_size, slopes / samples
     if not torch.allclose(by_count, alone):
         raise ValueError(f"the mean by count is {by_count}, not {alone}")
     if len(x) % world_size == 0 and not torch.allclose(mean, alone):
         raise ValueError(f"the mean of equal shares is {mean}, not {alone}")
 
-    events = tell(rank, world_size, x * (w * x - y), grad, mean, alone)
-    save_recording(args.record, events, picture="flow", phases=PHASES)
-    rows = [None] * world_size
-    dist.all_gather_object(rows, (int(count), grad.item()))
+    events = [told(rank, w, *mine, grad, mean)]
+    if rank == 0:
+        events.append(told(-1, w, x, y, alone, alone))
+    rows = save_recording(args.record, events, picture="shares")
     if rank == 0:
         print("rank  samples  mean gradient")
-        for other, (samples, found) in enumerate(rows):
-            print(f"{other:4}  {samples:7}  {found:13.3f}")
+        for row in rows[1:]:  # the first is one process
+            print(f"{row['rank']:4}  {len(row['slopes']):7}  {row['grad']:13.3f}")
         print(f"mean of the means        {mean:.3f}")
         print(f"mean by count            {by_count:.3f}")
         print(f"one process              {alone:.3f}")

@@ -25,21 +25,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
-from torch.nn.functional import mse_loss
 
 TRAFFIC = Counter()  # bytes that were copied, by (phase, from, to)
 BACK = {"scatter": "scatter back", "replicate": "add up", "gather": "gather back"}
-PHASES = {
-    "scatter": "Device 0 cuts the batch, and sends every other device its rows.",
-    "replicate": "It sends them the weights too: all of them, on every step.",
-    "forward": "All devices run at once, in threads: each its copy, on its own rows.",
-    "gather": "The outputs travel to device 0.",
-    "loss": "Device 0 finds the loss of the whole batch, while the others wait.",
-    "gather back": "Device 0 sends every device the gradient of its outputs.",
-    "backward": "Each device finds the gradient of its copy's weights.",
-    "add up": "The gradients travel to device 0, which adds them up.",
-    "update": "Device 0 takes the step. The others still hold the old weights.",
-}
+COPIES = [*BACK, *reversed(BACK.values())]  # in the order of a step
 
 
 def move(tensor, phase, source, target):
@@ -79,12 +68,6 @@ def parallel_apply(replicas, pieces):
 def gather(outputs):
     """Move every output to device 0, and join them in order."""
     return torch.cat([move(out, "gather", d, 0) for d, out in enumerate(outputs)])
-
-
-def network():
-    """Return the same small network everywhere: 212 numbers, 848 bytes."""
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
 
 
 def data_parallel(module, batch, devices):
@@ -136,32 +119,29 @@ def main():
         device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
         torch.cuda.set_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
-    torch.manual_seed(1)
+    torch.manual_seed(0)  # the same network and samples everywhere
+    net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
     x, y = torch.randn(args.rows, 12).split([8, 4], dim=1)
-    net, devices = network(), world_size - rank
-    weights = list(net.parameters())
+    weights, devices = list(net.parameters()), world_size - rank
     for _ in range(3):
-        alone = torch.autograd.grad(mse_loss(net(x), y), weights)
         TRAFFIC.clear()  # each step copies the same; the last one is told
-        loss = mse_loss(data_parallel(net, x, devices), y)
-        by_hand = torch.autograd.grad(loss, weights)
+        outputs = net(x), data_parallel(net, x, devices)
+        losses = [nn.functional.mse_loss(output, y) for output in outputs]
+        alone, by_hand = (torch.autograd.grad(loss, weights) for loss in losses)
         says = f"{devices} devices find another gradient"
         torch.testing.assert_close(by_hand, alone, msg=says)
         with torch.no_grad():
             for weight, grad in zip(weights, by_hand):
                 weight -= 0.1 * grad
 
-    header = {"picture": "copies", "title": "One step of nn.DataParallel"}
-    rows = [len(piece) for piece in x.chunk(world_size)]
-    busy = {"forward": len(rows), "loss": 1, "backward": len(rows), "update": 1}
-    header |= {"phases": PHASES, "works": busy}  # "works": how many devices compute
     events = []
     for (phase, source, target), size in sorted(TRAFFIC.items()):
-        step = list(PHASES).index(phase)
-        events.append({"step": step, "rank": source, "to": target, "bytes": size})
-    save_recording(args.record, [] if rank else events, **header)
+        event = {"step": COPIES.index(phase), "rank": source, "to": target}
+        events.append(event | {"phase": phase, "bytes": size})
+    save_recording(args.record, [] if rank else events, picture="copies")
     if rank == 0:
         print("device  rows  bytes sent  bytes received")
+        rows = [len(piece) for piece in x.chunk(world_size)]
         for d, count in enumerate(rows + [0] * (world_size - len(rows))):
             sent = sum(event["bytes"] for event in events if event["rank"] == d)
             came = sum(event["bytes"] for event in events if event["to"] == d)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from ringside import RankFailed, check, load, torchrun
+from ringside.shares import PHASES, states_of
 
 SCRIPT = "01_split_the_batch"
 
@@ -37,15 +38,33 @@ def test_a_wrong_argument_gets_one_line(arguments, says):
 
 
 def test_what_was_recorded_adds_up():
-    """Each mean is that of the slopes beside it; all ranks end alike."""
-    events = load(SCRIPT)
-    for event in events:
-        held = event["holds"]
-        if event["phase"] == "backward":
-            slopes = [value for value, *_ in held["slopes"]]
-            assert held["grad"][0][0] == sum(slopes) / len(slopes)
-    ends = {str(e["holds"][key]) for e in events[-4:] for key in ("w", "grad")}
-    assert ends == {"[[0]]", "[[4, 0, 1, 2, 3]]"}
+    """Each gradient is the mean of the slopes beside it; all ranks end alike."""
+    alone, *ranks = load(SCRIPT)
+    for event in (alone, *ranks):
+        assert event["grad"] == sum(event["slopes"]) / len(event["slopes"])
+        assert (event["mean"], event["w"]) == (4, [1, 0])
+    assert alone["slopes"] == [e["slopes"][i] for i in (0, 1) for e in ranks]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 9])
+def test_the_picture_shows_what_was_recorded(ranks):
+    run = torchrun(SCRIPT, ranks=ranks, record=True, quiet=True)
+    states = states_of(run.recording)
+    assert len(states) == len(PHASES) * (ranks + 1)
+    for event in run.recording:
+        mine = [s for s in states if s["rank"] == event["rank"]]
+        assert [s["phase"] for s in mine] == list(PHASES)
+        held = {s["phase"]: s["holds"] for s in mine}
+        alone = event["rank"] < 0
+        assert ("slopes" in held["start"]) == alone
+        for step, count in enumerate((1 + alone, 2, 3, 3, 3)):
+            assert list(mine[step]["holds"]) == ["w", "slopes", "grad"][:count]
+        whose = [0 if alone else event["rank"]]
+        assert held["split"]["slopes"][0] == [event["slopes"][0], *whose]
+        own, everyone = ([], []) if alone else (whose, range(ranks))
+        assert held["backward"]["grad"] == [[event["grad"], *own]]
+        assert held["step"]["grad"] == [[event["mean"], *everyone]]
+        assert [s["holds"]["w"][0][0] for s in mine] == [1, 1, 1, 1, event["w"][1]]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from ringside import RankFailed, check, player, still, timeline, torchrun
-from ringside.copies import states, timed
+from ringside.copies import PHASES, timed
 from torch import nn
 
 STEM = "02_data_parallel"
@@ -57,7 +57,7 @@ def test_what_is_recorded_passes_device_0(ranks, rows):
     assert all(0 in (event["rank"], event["to"]) for event in run.recording)
     assert len(run.recording) == 5 * (min(ranks, rows) - 1)
     drawn = timed(run.recording)
-    for step, phase in enumerate(run.recording.header["phases"]):
+    for step, phase in enumerate(PHASES):
         bars = [e for e in drawn if e["step"] == step and "to" not in e]
         assert [bar["lane"] for bar in bars] == list(range(ranks))
         busy = [bar["lane"] for bar in bars if bar["kind"] != "wait"]
@@ -72,7 +72,7 @@ def test_what_is_recorded_passes_device_0(ranks, rows):
     for event in run.recording:
         sent[event["rank"]] += event["bytes"]
     assert [int(line.split()[2]) for line in run.lines[0][1:-1]] == list(sent.values())
-    for step in range(states(run.recording)):
+    for step in range(len(PHASES)):
         assert still(run.recording, step).svg.count("<title>") == 1
     assert len(player.animate(run.recording)) < 40_000
 

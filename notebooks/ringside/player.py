@@ -10,7 +10,7 @@ from html import escape
 
 import ipywidgets as widgets
 
-from . import copies, flow, grid, motion, race, ring, timeline
+from . import copies, flow, grid, motion, race, ring, shares, timeline
 from .lanes import length
 from .recording import Recording
 
@@ -47,26 +47,39 @@ class Picture:
         return re.search("<title>(.*?)</title>", self.svg, re.DOTALL)[1]
 
 
+def kind_of(events: list[dict]) -> str:
+    """Return the name of the picture that the events' header asks for."""
+    return getattr(events, "header", {}).get("picture", "ring")
+
+
+def spelt(events: list[dict]) -> list[dict]:
+    """Return bare facts as what a module draws, and all other events as they are."""
+    tell = {"copies": copies.timed, "shares": shares.states_of}.get(kind_of(events))
+    return tell(events) if tell else events
+
+
 def drawing(events: list[dict]):
-    """Return the module that draws such events, as their header says."""
+    """Return the module that draws such events."""
     kinds = {"ring": ring, "flow": flow, "timeline": timeline, "race": race}
-    kinds |= {"grid": grid, "copies": copies}
-    return kinds[getattr(events, "header", {}).get("picture", "ring")]
+    return (kinds | {"grid": grid})[kind_of(events)]
 
 
 def animate(events: list[dict]) -> str:
     """Return a recording as one moving picture."""
+    events = spelt(events)
     kind = drawing(events)
     return (motion if kind is ring else kind).animate(events)
 
 
 def still(events: list[dict], step: int) -> Picture:
     """Return the state after some steps, and the messages that led there."""
+    events = spelt(events)
     return Picture(drawing(events).frame(events, step))
 
 
 def film(events: list[dict]) -> Picture:
     """Return all states on one sheet."""
+    events = spelt(events)
     return Picture(drawing(events).strip(events))
 
 
@@ -94,6 +107,7 @@ class Player(widgets.VBox):
             labels, name, wide = list(events), "Which:", "8em"
             moving = image(drawing(shown[-1][0]).frame(*shown[-1]))
         else:
+            events = spelt(events)
             steps = range(drawing(events).states(events))
             shown = [(events, step) for step in steps]
             labels, name, wide = [str(step) for step in steps], "Step:", "3.2em"
