@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from ringside import Player, RankFailed, check, torchrun
-from ringside.player import alike
+from ringside.player import alike, spelt
 from ringside.recording import Recording, read
 from ringside.timeline import frame, rows
 
@@ -89,7 +89,7 @@ def test_a_recording_has_every_layer_and_every_message(method, tmp_path):
     words = ("--method", method, "--bucket-mb", 1, "--record", path)
     found = table(torchrun(DDP, *words, ranks=2, quiet=True))
     calls = found["later" if method == "ddp" else method][0]
-    events = read(path)
+    events = spelt(read(path))
     for rank in range(2):
         mine = [event for event in events if event["rank"] == rank]
         marks = [event for event in mine if event["kind"] == "mark"]

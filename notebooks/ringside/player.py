@@ -10,7 +10,7 @@ from html import escape
 
 import ipywidgets as widgets
 
-from . import copies, flow, grid, motion, race, ring, timeline
+from . import copies, flow, grid, motion, race, ring, spans, timeline
 from .lanes import length
 from .recording import Recording
 
@@ -47,26 +47,39 @@ class Picture:
         return re.search("<title>(.*?)</title>", self.svg, re.DOTALL)[1]
 
 
+def kind_of(events: list[dict]) -> str:
+    """Return the name of the picture that the events' header asks for."""
+    return getattr(events, "header", {}).get("picture", "ring")
+
+
+def spelt(events: list[dict]) -> list[dict]:
+    """Return bare facts as what a module draws, and all other events as they are."""
+    tell = {"spans": spans.timed}.get(kind_of(events))
+    return tell(events) if tell else events
+
+
 def drawing(events: list[dict]):
-    """Return the module that draws such events, as their header says."""
+    """Return the module that draws such events."""
     kinds = {"ring": ring, "flow": flow, "timeline": timeline, "race": race}
-    kinds |= {"grid": grid, "copies": copies}
-    return kinds[getattr(events, "header", {}).get("picture", "ring")]
+    return (kinds | {"grid": grid, "copies": copies})[kind_of(events)]
 
 
 def animate(events: list[dict]) -> str:
     """Return a recording as one moving picture."""
+    events = spelt(events)
     kind = drawing(events)
     return (motion if kind is ring else kind).animate(events)
 
 
 def still(events: list[dict], step: int) -> Picture:
     """Return the state after some steps, and the messages that led there."""
+    events = spelt(events)
     return Picture(drawing(events).frame(events, step))
 
 
 def film(events: list[dict]) -> Picture:
     """Return all states on one sheet."""
+    events = spelt(events)
     return Picture(drawing(events).strip(events))
 
 
@@ -88,12 +101,16 @@ class Player(widgets.VBox):
 
     def __init__(self, events: list[dict] | dict[str, list[dict]]):
         if isinstance(events, dict):
-            timed = drawing(next(iter(events.values()))) is timeline
-            several = (alike(events) if timed else events).values()
-            shown = [(each, drawing(each).states(each) - 1) for each in several]
+            several = {label: spelt(each) for label, each in events.items()}
+            if drawing(next(iter(several.values()))) is timeline:
+                several = alike(several)
+            shown = [
+                (each, drawing(each).states(each) - 1) for each in several.values()
+            ]
             labels, name, wide = list(events), "Which:", "8em"
             moving = image(drawing(shown[-1][0]).frame(*shown[-1]))
         else:
+            events = spelt(events)
             steps = range(drawing(events).states(events))
             shown = [(events, step) for step in steps]
             labels, name, wide = [str(step) for step in steps], "Step:", "3.2em"
