@@ -63,13 +63,11 @@ def average_in_hooks(model):
 
 def buckets_of(weights, cap):
     """From the last weight to the first: fill a bucket until it has cap bytes."""
-    buckets, size = [], cap
+    buckets = [[]]
     for weight in reversed(list(weights)):
-        if size >= cap:
+        if sum(each.nbytes for each in buckets[-1]) >= cap:
             buckets.append([])
-            size = 0
         buckets[-1].append(weight)
-        size += weight.nbytes
     return buckets
 
 

@@ -10,8 +10,8 @@ from ringside.chart import bars
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = "06_dp_vs_ddp"
-# a replica that is made once, and kept
-STALE = "vars(train).setdefault((id(model), part.data_ptr()), copy.deepcopy(model))"
+COPIES = "list(threads.map(copy.deepcopy, [model] * devices))"
+STALE = f"vars(train).setdefault(id(model), {COPIES})"  # made once, and kept
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ def test_a_wrong_argument_gets_one_line(arguments, says):
     ("right", "wrong", "says"),
     [
         ("DistributedDataParallel(model, process_group=team)", "model", "DDP does not"),
-        ("sum(own)", "own[0]", "DP does not"),
-        ("copy.deepcopy(model)  #", f"{STALE}  #", "DP does not"),
+        ("sum(one.grad for one in copies)", "copies[0].grad", "DP does not"),
+        (COPIES, STALE, "DP does not"),
         ('method.startswith("DDP")', "method in METHODS[2::2]", "a remote worker"),
     ],
 )
