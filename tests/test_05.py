@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from ringside import Player, RankFailed, check, torchrun
-from ringside.player import alike, spelt
+from ringside.player import alike, image, spelt
 from ringside.recording import Recording, read
 from ringside.timeline import frame, rows
 
@@ -140,10 +140,13 @@ def test_timelines_beside_each_other_have_one_scale():
 
 
 def test_a_player_of_several_timelines_chooses_among_them():
-    player = Player({"a": lane((0, 1)), "b": lane((0, 2)), "c": lane((0, 3))})
+    three = {"a": lane((0, 1)), "b": lane((0, 2)), "c": lane((0, 3))}
+    player = Player(three)
     assert repr(player) == "Player: 3 states"
     assert player.children[1].options == ("a", "b", "c")
     assert player.children[1].index == player.children[2].selected_index == 0
+    shown = [picture.value for picture in player.children[2].children]
+    assert shown == [image(frame(events)) for events in alike(three).values()]
 
 
 @pytest.mark.parametrize(

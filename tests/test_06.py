@@ -1,6 +1,7 @@
 """Tests lesson 06: the benchmark, the race drawn from it, and the checkers."""
 
 import copy
+import runpy
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -58,6 +59,20 @@ def test_the_committed_table_has_what_the_lesson_promises():
     assert events.header["bytes"]["computes"][0] <= 2**19
     assert computes["one process"] / computes["DDP"] >= 0.85
     assert communicates["one process"] / communicates["DDP"] < 0.5
+
+
+def test_the_script_prints_what_the_race_shows(capsys):
+    report = runpy.run_path(f"{ROOT}/scripts/{SCRIPT}.py")["report"]
+    events = load(SCRIPT)
+    report(events, events.header)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("in 14 of 20 rounds that were calm")
+    for workload, rows in (("computes", lines[2:7]), ("communicates", lines[9:])):
+        times = race.medians(events, workload)
+        assert [row.split("  ")[0] for row in rows] == list(times)
+        for row, ms in zip(rows, times.values()):
+            assert row[12:].split()[0] == f"{ms:.1f}"
+            assert row.split()[-2] == f"{times['one process'] / ms:.2f}"
 
 
 def made_up():
