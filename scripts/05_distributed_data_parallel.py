@@ -10,6 +10,7 @@ The lesson: notebooks/05_distributed_data_parallel.ipynb
 """
 
 import argparse
+import copy
 import gc
 import json
 import os
@@ -29,8 +30,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 METHODS, DRAWN = ["each", "flat", "hooks", "buckets", "ddp"], ["flat", "buckets"]
 READY, BEGINS = "torch::autograd::AccumulateGrad", "c10d::allreduce_"  # in a profile
-KINDS = {"backward": "work", "gloo:all_reduce": "message"}
-KINDS |= {"stops": "wait", "copies, waits": "wait"}
+TIMED = ["backward", "stops", "copies, waits", "gloo:all_reduce"]
 
 
 def average(weight):
@@ -63,13 +63,11 @@ def average_in_hooks(model):
 
 def buckets_of(weights, cap):
     """From the last weight to the first: fill a bucket until it has cap bytes."""
-    buckets, size = [], cap
+    buckets = [[]]
     for weight in reversed(list(weights)):
-        if size >= cap:
+        if sum(each.nbytes for each in buckets[-1]) >= cap:
             buckets.append([])
-            size = 0
         buckets[-1].append(weight)
-        size += weight.nbytes
     return buckets
 
 
@@ -112,12 +110,6 @@ def prepare(method, model, mb):
     return model, lambda: after(model) if after else wait_for_all(started)
 
 
-def network():
-    """Return the same six layers of 1 MiB on every rank."""
-    torch.manual_seed(0)
-    return nn.Sequential(*[nn.Linear(512, 512) for _ in range(6)])
-
-
 def one_step(model, batch, after=lambda: None):
     """Return the gradients of a batch, in one row, and what a profiler saw."""
     model.zero_grad()
@@ -139,21 +131,17 @@ def counted(spans):
     return f"{names.count(BEGINS):11}  {first:2} of {ready} gradients are ready"
 
 
-def timeline(spans, lane):
-    """Return the events of a step, in milliseconds since backward began."""
+def noted(spans, method):
+    """Return what took how long in a step, in microseconds since backward began."""
     start = next(span.time_range.start for span in spans if span.name == "backward")
-    layers = [span for span in spans if span.name == READY][1::2]  # bias, then weight
-    events = []
-    for span in spans:
-        kind, what = KINDS.get(span.name), span.name.replace("gloo:all_", "all-")
-        if span in layers:
-            kind, what = "mark", f"layer {6 - layers.index(span)}"
-        if kind:
-            event = {"step": 0, "rank": dist.get_rank(), "lane": lane, "kind": kind}
-            event["begin"] = round((span.time_range.start - start) / 1000, 2)
-            event["end"] = round((span.time_range.end - start) / 1000, 2)
-            events.append(event | {"what": what})
-    return events
+    weights = [span for span in spans if span.name == READY][1::2]  # after their biases
+    return [
+        {"step": 0, "rank": dist.get_rank(), "method": method, "what": span.name}
+        | {"begin": round(span.time_range.start - start)}
+        | {"end": round(span.time_range.end - start)}
+        for span in spans
+        if span.name in TIMED or span in weights
+    ]
 
 
 def save_recording(path, events, **header):
@@ -201,15 +189,14 @@ def main():
         torch.cuda.set_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
 
-    torch.manual_seed(1)  # drawn on CPUs, numbers are the same on all machines
+    torch.manual_seed(0)  # drawn on CPUs, numbers are the same on all machines
+    network = nn.Sequential(*[nn.Linear(512, 512) for _ in range(6)]).to(device)
     batch = torch.randn(192 * world_size, 512).to(device)
-    right, _ = one_step(network().to(device), batch)
+    right, _ = one_step(network, batch)
     methods = [args.method] if args.method else DRAWN if args.record else METHODS
-    ranks = range(world_size)
-    lanes = [f"{method}, rank {r}" for method in methods for r in ranks]
     lines, events = ["method   all-reduces  the first begins when"], []
     for method in methods:
-        model, after = prepare(method, network().to(device), args.bucket_mb)
+        model, after = prepare(method, copy.deepcopy(network), args.bucket_mb)
         rows = {}  # each once
         for _ in range(11 if args.record else 3):
             grads, trace = one_step(model, batch[rank::world_size], after)
@@ -217,15 +204,13 @@ def main():
                 raise ValueError(f"{method}: not the gradients of one process")
             rows[counted(trace.events())] = True
         lines += [f"{name:8} {row}" for name, row in zip((method, "  later"), rows)]
-        events += timeline(trace.events(), lanes.index(f"{method}, rank {rank}"))
+        events += noted(trace.events(), method)
         if args.record and rank == 0:
             trace.export_chrome_trace(str(args.record.with_suffix(".trace.json")))
 
-    header = {"picture": "timeline"}
-    header |= {"lanes": lanes, "hues": [*ranks] * len(methods), "unit": "ms"}
-    header |= {"title": "Solid: backward, from the last layer. Striped: an all-reduce"}
-    header |= {"measured": True, "machine": f"{os.cpu_count()} CPU cores, {backend}"}
-    header |= {"date": f"{date.today()}", "torch": torch.__version__.partition("+")[0]}
+    header = {"picture": "spans", "measured": True, "date": f"{date.today()}"}
+    header |= {"machine": f"{os.cpu_count()} CPU cores, {backend}"}
+    header |= {"torch": torch.__version__.partition("+")[0]}
     save_recording(args.record, events, **header)
     if rank == 0:
         for line in lines:

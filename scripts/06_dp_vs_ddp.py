@@ -15,7 +15,6 @@ import ctypes
 import gc
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -100,20 +99,17 @@ def be_one_device():
 
 def data_parallel(model, x, devices):
     """Do what nn.DataParallel does, on devices that are threads."""
-
-    def run(part):
-        replica = copy.deepcopy(model)  # the weights travel on every step
-        return replica(part.clone()), list(replica.parameters())
+    threads = ThreadPoolExecutor(devices)
+    replicas = list(threads.map(copy.deepcopy, [model] * devices))  # on every step
+    parts = threads.map(torch.clone, x.chunk(devices))
+    outputs = list(threads.map(lambda run, part: run(part), replicas, parts))
 
     def go_back(grad):
-        parts = [part.clone() for part in grad.chunk(devices)]
-        with ThreadPoolExecutor(devices) as threads:
-            grads = list(threads.map(torch.autograd.grad, outputs, weights, parts))
-        for weight, *own in zip(model.parameters(), *grads):
-            weight.grad = sum(own)
+        parts = threads.map(torch.clone, grad.chunk(devices))
+        list(threads.map(torch.Tensor.backward, outputs, parts))
+        for weight, *copies in zip(*(m.parameters() for m in [model, *replicas])):
+            weight.grad = sum(one.grad for one in copies)
 
-    with ThreadPoolExecutor(devices) as threads:
-        outputs, weights = zip(*threads.map(run, x.chunk(devices)))
     joined = torch.cat([y.detach() for y in outputs]).requires_grad_()
     joined.register_hook(go_back)
     return joined
@@ -127,9 +123,8 @@ def lane(workload, method, device, team):
     own = x.chunk(world_size)[rank], y.chunk(world_size)[rank]
     if method.startswith("DDP"):
         forward = DistributedDataParallel(model, process_group=team)
-    elif method == "DP":
-        own = x, y
-        forward = partial(data_parallel, model, devices=world_size)
+    if method == "DP":
+        own, forward = (x, y), partial(data_parallel, model, devices=world_size)
         if device.type == "cuda":
             forward = nn.DataParallel(model, range(world_size))
     steps = partial(train, model, forward, *own, half=method == "DDP, bf16")
@@ -168,23 +163,20 @@ def slowest(run):
 
 
 def race(device, team, rounds):
-    """Let all methods take turns, in another order each round; return the times."""
+    """Let all methods take turns, in another order each round, and tell the times."""
     rank, world_size = dist.get_rank(), dist.get_world_size(team)
     mine = ["DDP", "DDP, bf16"] if rank < world_size else ["DDP, spawn"]
     if rank == 0:
         mine += ["one process", "DP"]
     pairs = [(workload, method) for workload in WORKLOADS for method in mine]
     lanes = {pair: lane(*pair, device, team) for pair in pairs}
-    rows = []
     for step in range(1, rounds + 1):
         turn = step % len(METHODS)
         for workload in WORKLOADS:
             pace = slowest(probe if rank < world_size else None)
             for method in METHODS[turn:] + METHODS[:turn]:
-                ms = slowest(lanes.get((workload, method)))
                 row = {"step": step, "rank": 0, "workload": workload, "method": method}
-                rows.append(row | {"ms": ms, "pace": pace})
-    return rows
+                yield row | {"ms": slowest(lanes.get((workload, method))), "pace": pace}
 
 
 def spawned(rank, world_size):
@@ -198,24 +190,24 @@ def spawned(rank, world_size):
 
 def report(rows, header):
     """Print a table of each workload, without the rounds that others disturbed."""
+    quarters = torch.tensor([0.25, 0.5, 0.75])
     for workload, samples in header["samples"].items():
         own = [row for row in rows if row["workload"] == workload]
         most = 1.25 * min(row["pace"] for row in own)
         calm = [row for row in own if row["pace"] <= most]
-        print(f"a model that {workload}: ms a step, and what comes of it")
+        rounds = f"{len(calm) // len(METHODS)} of {len(own) // len(METHODS)}"
+        print(f"a model that {workload}: ms a step, in {rounds} rounds that were calm")
         print("method         median  middle half   samples/s  kept  MB busiest")
         for method in METHODS:
-            times = sorted(row["ms"] for row in calm if row["method"] == method)
-            ms, quarter = statistics.median(times), len(times) // 4
+            times = [row["ms"] for row in calm if row["method"] == method]
+            low, ms, high = torch.tensor(times).quantile(quarters).tolist()
             ranks = header["ranks"]
             if method == "one process":
                 alone, ranks = ms, 1
             mega = traffic(method, ranks, *header["bytes"][workload]) / 1e6
-            line = f"{method:12}  {ms:7.1f}  {times[quarter]:5.1f}"
-            line += f"-{times[-1 - quarter]:<7.1f}{1000 * ranks * samples / ms:9.0f}"
-            print(f"{line}  {efficiency(alone, ms):4.2f}  {mega:10.2f}")
-        if busy := (len(own) - len(calm)) // len(METHODS):
-            print(f"(left out: {busy} rounds in which others used the machine)")
+            line = f"{method:12}  {ms:7.1f}  {low:5.1f}-{high:<7.1f}"
+            line += f"{1000 * ranks * samples / ms:9.0f}  {efficiency(alone, ms):4.2f}"
+            print(f"{line}  {mega:10.2f}")
 
 
 def save_recording(path, events, **header):
@@ -267,13 +259,13 @@ def main():
     dist.init_process_group("gloo", **both, timeout=timedelta(minutes=5))
     start = {"DDP, spawn": round(time.perf_counter() - begin, 2)}
     team, _ = dist.new_subgroups(world_size, backend=backend)
-    rows = race(device, team, args.rounds)
+    rows = list(race(device, team, args.rounds))
 
-    header = {"ranks": world_size, "picture": "race"}
+    header = {"ranks": world_size, "picture": "race", "measured": True}
     what = f"{os.cpu_count()} CPU cores" if backend == "gloo" else f"{world_size} GPUs"
-    header |= {"measured": True, "machine": f"{what}, {backend}"}
-    header |= {"torch": torch.__version__.partition("+")[0], "date": f"{date.today()}"}
-    header |= {"methods": METHODS, "samples": {w: WORKLOADS[w][0] for w in WORKLOADS}}
+    header |= {"machine": f"{what}, {backend}", "date": f"{date.today()}"}
+    header |= {"torch": torch.__version__.partition("+")[0], "methods": METHODS}
+    header["samples"] = {workload: batch[0] for workload, batch in WORKLOADS.items()}
     header["bytes"] = {workload: sizes(workload) for workload in WORKLOADS}
     if rank == 0:
         report(rows, header)

@@ -1,6 +1,7 @@
 """Tests lesson 06: the benchmark, the race drawn from it, and the checkers."""
 
 import copy
+import runpy
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,8 +11,8 @@ from ringside.chart import bars
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = "06_dp_vs_ddp"
-# a replica that is made once, and kept
-STALE = "vars(train).setdefault((id(model), part.data_ptr()), copy.deepcopy(model))"
+COPIES = "list(threads.map(copy.deepcopy, [model] * devices))"
+STALE = f"vars(train).setdefault(id(model), {COPIES})"  # made once, and kept
 
 
 @pytest.mark.parametrize(
@@ -34,8 +35,8 @@ def test_a_wrong_argument_gets_one_line(arguments, says):
     ("right", "wrong", "says"),
     [
         ("DistributedDataParallel(model, process_group=team)", "model", "DDP does not"),
-        ("sum(own)", "own[0]", "DP does not"),
-        ("copy.deepcopy(model)  #", f"{STALE}  #", "DP does not"),
+        ("sum(one.grad for one in copies)", "copies[0].grad", "DP does not"),
+        (COPIES, STALE, "DP does not"),
         ('method.startswith("DDP")', "method in METHODS[2::2]", "a remote worker"),
     ],
 )
@@ -58,6 +59,20 @@ def test_the_committed_table_has_what_the_lesson_promises():
     assert events.header["bytes"]["computes"][0] <= 2**19
     assert computes["one process"] / computes["DDP"] >= 0.85
     assert communicates["one process"] / communicates["DDP"] < 0.5
+
+
+def test_the_script_prints_what_the_race_shows(capsys):
+    report = runpy.run_path(f"{ROOT}/scripts/{SCRIPT}.py")["report"]
+    events = load(SCRIPT)
+    report(events, events.header)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("in 14 of 20 rounds that were calm")
+    for workload, rows in (("computes", lines[2:7]), ("communicates", lines[9:])):
+        times = race.medians(events, workload)
+        assert [row.split("  ")[0] for row in rows] == list(times)
+        for row, ms in zip(rows, times.values()):
+            assert row[12:].split()[0] == f"{ms:.1f}"
+            assert row.split()[-2] == f"{times['one process'] / ms:.2f}"
 
 
 def made_up():

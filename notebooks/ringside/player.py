@@ -10,7 +10,7 @@ from html import escape
 
 import ipywidgets as widgets
 
-from . import copies, flow, grid, motion, race, ring, shares, timeline
+from . import copies, flow, grid, motion, race, ring, shares, spans, timeline
 from .lanes import length
 from .recording import Recording
 
@@ -54,7 +54,8 @@ def kind_of(events: list[dict]) -> str:
 
 def spelt(events: list[dict]) -> list[dict]:
     """Return bare facts as what a module draws, and all other events as they are."""
-    tell = {"copies": copies.timed, "shares": shares.states_of}.get(kind_of(events))
+    tells = {"copies": copies.timed, "shares": shares.states_of, "spans": spans.timed}
+    tell = tells.get(kind_of(events))
     return tell(events) if tell else events
 
 
@@ -101,9 +102,12 @@ class Player(widgets.VBox):
 
     def __init__(self, events: list[dict] | dict[str, list[dict]]):
         if isinstance(events, dict):
-            timed = drawing(next(iter(events.values()))) is timeline
-            several = (alike(events) if timed else events).values()
-            shown = [(each, drawing(each).states(each) - 1) for each in several]
+            several = {label: spelt(each) for label, each in events.items()}
+            if drawing(next(iter(several.values()))) is timeline:
+                several = alike(several)
+            shown = [
+                (each, drawing(each).states(each) - 1) for each in several.values()
+            ]
             labels, name, wide = list(events), "Which:", "8em"
             moving = image(drawing(shown[-1][0]).frame(*shown[-1]))
         else:
