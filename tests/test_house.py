@@ -36,9 +36,9 @@ def outputs(path: Path) -> list[dict]:
 
 
 def functions(source: str) -> dict[str, str]:
-    """Return the syntax tree of each function at the top of some code, by name."""
-    tree = ast.parse(source)
-    return {f.name: ast.dump(f) for f in tree.body if isinstance(f, ast.FunctionDef)}
+    """Return the syntax trees of functions and classes at the top of code, by name."""
+    kinds, tree = (ast.FunctionDef, ast.ClassDef), ast.parse(source)
+    return {f.name: ast.dump(f) for f in tree.body if isinstance(f, kinds)}
 
 
 @pytest.mark.parametrize("stem", STEMS)

@@ -10,7 +10,7 @@ from html import escape
 
 import ipywidgets as widgets
 
-from . import copies, flow, grid, motion, race, ring, timeline
+from . import copies, flow, grid, motion, race, ring, stream, timeline
 from .lanes import length
 from .recording import Recording
 
@@ -50,7 +50,7 @@ class Picture:
 def drawing(events: list[dict]):
     """Return the module that draws such events, as their header says."""
     kinds = {"ring": ring, "flow": flow, "timeline": timeline, "race": race}
-    kinds |= {"grid": grid, "copies": copies}
+    kinds |= {"grid": grid, "copies": copies, "stream": stream}
     return kinds[getattr(events, "header", {}).get("picture", "ring")]
 
 
