@@ -123,7 +123,7 @@ def test_a_picture_holds_every_read():
         ([[[], []]], "0 reads of 6 samples: none is read.", 6),
         (
             [[[0, 4], [2]], [[0, 5], [3]]],
-            "6 reads of 6 samples: 1 are never read, and 1 more than once.",
+            "6 reads of 6 samples: 1 never read, 1 more than once.",
             2,
         ),
     ],

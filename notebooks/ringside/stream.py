@@ -95,9 +95,9 @@ def sentence(sheet: Sheet, step: int) -> str:
         return f"{told}: {often.get(count, f'each is read {count} times')}."
     if not found:
         return f"{told}."
-    never = sum(times[number] == 0 for number in range(sheet.samples))
+    never = sum(not times[number] for number in range(sheet.samples))
     more = sum(count > 1 for count in times.values())
-    return f"{told}: {never} are never read, and {more} more than once."
+    return f"{told}: {never} never read, {more} more than once."
 
 
 def describe(events: list[dict], step: int) -> str:
