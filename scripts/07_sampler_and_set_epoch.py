@@ -24,7 +24,6 @@ from torch.distributed.elastic.multiprocessing import errors
 from torch.utils.data import DataLoader, DistributedSampler
 
 EPOCHS, BATCH = 4, 2  # a batch is what one rank takes
-MOST = 40  # samples that a picture has room for
 
 
 def deal(length, rank, world_size, epoch=0, seed=0, shuffle=True, drop_last=False):
@@ -52,32 +51,15 @@ def read_epochs(samples, rank, world_size):
     return epochs
 
 
-def audit(rows, samples, world_size):
-    """Return the first mistake in who read which sample when, or None."""
-    dealt = [
-        [deal(samples, rank, world_size, epoch) for rank in range(world_size)]
-        for epoch in range(EPOCHS)
-    ]
-    for epoch in range(EPOCHS):
-        shares = [row["samples"] for row in rows if row["step"] == epoch]
-        reads = [number for mine in shares for number in mine]
-        never = samples - len({*reads})
-        here = f"epoch {epoch}:"
-        if len(reads) != -(-samples // world_size) * world_size:  # rounded up
-            return f"{here} {len(reads)} reads of {samples} samples: who shares them?"
-        if never:
-            return f"{here} {never} of {samples} are never read: who has a seed of its own?"
-        if shares != dealt[epoch]:
-            other = f"epoch {dealt.index(shares)}" if shares in dealt else "no epoch"
-            return f"{here} the order of {other}: who calls set_epoch, and when?"
-
-
-def line_of(rows, epoch, samples):
-    """Return the samples of each rank, a bar between them; of many, how many."""
-    shares = [row["samples"] for row in rows if row["step"] == epoch]
-    if samples > MOST:
-        return f" {[len(mine) for mine in shares]} samples"
-    return " |".join("".join(f"{number:3}" for number in mine) for mine in shares)
+def audit(shares, samples, epoch):
+    """Return what is wrong with the samples that the ranks read in an epoch, or None."""
+    world_size, reads = len(shares), sum(shares, [])
+    if len(reads) != -(-samples // world_size) * world_size:  # rounded up
+        return f"{len(reads)} reads of {samples} samples: who shares them?"
+    if never := samples - len({*reads}):
+        return f"{never} of {samples} are never read: who has a seed of its own?"
+    if shares != [deal(samples, r, world_size, epoch) for r in range(world_size)]:
+        return f"this is not the order of epoch {epoch}: who calls set_epoch, and when?"
 
 
 def save_recording(path, events, **header):
@@ -112,12 +94,10 @@ def main():
     if "RANK" not in os.environ:
         stop(f"try torchrun --standalone --nproc-per-node 4 {sys.argv[0]}")
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if args.samples < 0:
-        stop(f"--samples must be 0 or more, not {args.samples}")
+    if not 0 <= args.samples <= 40:  # a picture has room for no more
+        stop(f"--samples must be 0 to 40, not {args.samples}")
     if args.record and not args.record.absolute().parent.is_dir():
         stop(f"--record: there is no folder {args.record.parent}")
-    if args.record and args.samples > MOST:
-        stop(f"--record draws up to {MOST} samples, not {args.samples}")
 
     backend = "gloo"  # and no default device: samplers shuffle on the CPU
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
@@ -127,14 +107,15 @@ def main():
     mine = read_epochs(args.samples, rank, world_size)
     events = [{"step": e, "rank": rank, "samples": seen} for e, seen in enumerate(mine)]
     rows = save_recording(args.record, events, picture="grid", samples=args.samples)
+    for epoch in range(EPOCHS):
+        shares = [row["samples"] for row in rows if row["step"] == epoch]
+        if rank == 0:
+            dealt = ("".join(f"{number:3}" for number in mine) for mine in shares)
+            print(f"epoch {epoch}:{' |'.join(dealt)}")
+        if wrong := audit(shares, args.samples, epoch):
+            raise ValueError(f"epoch {epoch}: {wrong}")
     if rank == 0:
-        for epoch in range(EPOCHS):
-            print(f"epoch {epoch}:{line_of(rows, epoch, args.samples)}")
-    if wrong := audit(rows, args.samples, world_size):
-        raise ValueError(wrong)
-    if rank == 0:
-        total = sum(len(row["samples"]) for row in rows if row["step"] == 0)
-        said = f"{total} reads an epoch by {world_size} ranks"
+        said = f"{sum(map(len, shares))} reads an epoch by {world_size} ranks"
         print(f"ok: {args.samples} samples, {said}")
 
 

@@ -77,34 +77,43 @@ def rows(world_size, samples, epochs=(0, 1, 2, 3), seeds=None, **options):
     return found
 
 
+def audits(script, found, world_size, samples):
+    """Return what the audit says of each epoch."""
+    steps = range(found[-1]["step"] + 1)
+    dealt = [[e["samples"] for e in found if e["step"] == step] for step in steps]
+    assert all(len(shares) == world_size for shares in dealt)
+    return [script.audit(shares, samples, step) for step, shares in enumerate(dealt)]
+
+
 @pytest.mark.parametrize(
-    ("epochs", "says"),
-    [
-        ((0, 0, 0, 0), "epoch 1: the order of epoch 0: who calls set_epoch"),
-        ((0, 0, 1, 2), "epoch 1: the order of epoch 0: who calls set_epoch"),
-        ((0, 1, 2, 9), "epoch 3: the order of no epoch: who calls set_epoch"),
-        ((0, 1, 3, 2), "epoch 2: the order of epoch 3: who calls set_epoch"),
-    ],
+    ("epochs", "late"),
+    [((0, 0, 0, 0), [1, 2, 3]), ((0, 0, 1, 2), [1, 2, 3]), ((0, 1, 3, 3), [2])],
 )
-def test_the_audit_names_an_order_at_the_wrong_time(script, epochs, says):
-    assert script.audit(rows(3, 11), 11, 3) is None
-    assert script.audit(rows(3, 11, epochs), 11, 3).startswith(says)
+def test_the_audit_names_an_order_at_the_wrong_time(script, epochs, late):
+    said = audits(script, rows(3, 11, epochs), 3, 11)
+    assert [step for step in range(4) if said[step]] == late
+    for step in late:
+        assert said[step].startswith(
+            f"this is not the order of epoch {step}: who calls"
+        )
 
 
 def test_the_audit_counts(script):
     """And does so first: a count says more than an order."""
-    each_its_own = script.audit(rows(4, 11, seeds=range(4)), 11, 4)
-    assert each_its_own == "epoch 0: 6 of 11 are never read: who has a seed of its own?"
-    dropped = script.audit(rows(4, 11, drop_last=True), 11, 4)
-    assert dropped == "epoch 0: 8 reads of 11 samples: who shares them?"
+    each_its_own = audits(script, rows(4, 11, seeds=range(4)), 4, 11)[0]
+    assert each_its_own == "6 of 11 are never read: who has a seed of its own?"
+    dropped = audits(script, rows(4, 11, drop_last=True), 4, 11)[0]
+    assert dropped == "8 reads of 11 samples: who shares them?"
     late = rows(4, 11)
     late[5]["samples"][0] = late[4]["samples"][0]  # twice in epoch 1
-    assert script.audit(late, 11, 4).startswith("epoch 1: 1 of 11 are never read")
+    first, second, *_ = audits(script, late, 4, 11)
+    assert first is None
+    assert second.startswith("1 of 11 are never read")
 
 
 @pytest.mark.parametrize(("world_size", "samples"), [(1, 0), (1, 5), (8, 3), (5, 10)])
 def test_the_audit_finds_nothing_where_all_is_well(script, world_size, samples):
-    assert script.audit(rows(world_size, samples), samples, world_size) is None
+    assert audits(script, rows(world_size, samples), world_size, samples) == [None] * 4
 
 
 def test_an_audit_that_finds_something_fails_the_script(tmp_path):
@@ -113,7 +122,9 @@ def test_an_audit_that_finds_something_fails_the_script(tmp_path):
     text, call = path.read_text(), "        sampler.set_epoch(epoch)\n"
     assert text.count(call) == 1
     (tmp_path / path.name).write_text(text.replace(call, ""))
-    with pytest.raises(RankFailed, match="the order of epoch 0: who calls") as caught:
+    with pytest.raises(
+        RankFailed, match="epoch 1: this is not the order of epoch 1: who calls"
+    ) as caught:
         torchrun(tmp_path / path.name, ranks=2, record=True, quiet=True)
     assert len(caught.value.run.recording) == 8, "it is recorded all the same"
 
@@ -121,13 +132,10 @@ def test_an_audit_that_finds_something_fails_the_script(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--samples", "-1"], "--samples must be 0 or more, not -1"),
+        (["--samples", "-1"], "--samples must be 0 to 40, not -1"),
         (["--samples", "many"], "invalid int value: 'many'"),
         (["--case", "late"], "unrecognized arguments: --case late"),
-        (
-            ["--samples", "41", "--record", "x"],
-            "--record draws up to 40 samples, not 41",
-        ),
+        (["--samples", "41"], "--samples must be 0 to 40, not 41"),
         (["--record", "no/such/folder/x.jsonl"], "there is no folder no/such/folder"),
     ],
 )

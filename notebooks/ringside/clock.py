@@ -45,7 +45,7 @@ class Clock:
             self.add(name, key, "step-end", still)
         return f' class="{name}"'
 
-    def flight(self, begin: float, end: float) -> str:
+    def flight(self, begin: float, end: float, easing="ease-in-out") -> str:
         """Return the class of what moves by --x and --y from begin to end."""
         name = f"f{begin * 10:.0f}"
         a, b = self.percent(begin), self.percent(end)
@@ -54,7 +54,7 @@ class Clock:
         key += f"{b}{{opacity:1;transform:translate(var(--x),var(--y))}}"
         key += f"{self.percent(end + 0.02)},to{{opacity:0;"
         key += "transform:translate(var(--x),var(--y))}"
-        self.add(name, key, "ease-in-out", "opacity:0;")
+        self.add(name, key, easing, "opacity:0;")
         return name
 
     def percent(self, seconds: float) -> str:

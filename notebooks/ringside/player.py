@@ -10,7 +10,7 @@ from html import escape
 
 import ipywidgets as widgets
 
-from . import copies, flow, grid, motion, race, ring, shares, spans, timeline
+from . import copies, flow, grid, motion, race, ring, shares, spans, stream, timeline
 from .lanes import length
 from .recording import Recording
 
@@ -62,7 +62,7 @@ def spelt(events: list[dict]) -> list[dict]:
 def drawing(events: list[dict]):
     """Return the module that draws such events."""
     kinds = {"ring": ring, "flow": flow, "timeline": timeline, "race": race}
-    return (kinds | {"grid": grid})[kind_of(events)]
+    return (kinds | {"grid": grid, "stream": stream})[kind_of(events)]
 
 
 def animate(events: list[dict]) -> str:

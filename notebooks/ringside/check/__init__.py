@@ -10,3 +10,4 @@ from .ring import five_ranks, ring_broadcast, uneven_chunks
 from .sampler import my_share, mysteries, mystery, padded
 from .split import step, two_means, weigh
 from .start import gpus, rank_9
+from .stream import dice, stream_parts, worker_reads

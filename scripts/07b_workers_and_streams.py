@@ -1,0 +1,140 @@
+"""Share a stream among the workers of all ranks, in four ways; count who reads what.
+
+    torchrun --standalone --nproc-per-node 4 scripts/07b_workers_and_streams.py
+    torchrun --standalone --nproc-per-node gpu scripts/07b_workers_and_streams.py
+
+The first line needs no GPU; the second gives each GPU a rank. Try --workers 3, or
+--samples 16, which eight workers share evenly. With --record PATH, rank 0 keeps what
+every worker read, one JSON object per line. The last line begins with "ok".
+The lesson: notebooks/07b_workers_and_streams.ipynb
+"""
+
+import argparse
+import gc
+import json
+import os
+import sys
+import time
+from collections import Counter
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import errors
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+BATCH = 2  # a batch is what one worker brings
+WAYS = ("nobody", "worker", "rank", "rank and worker")
+
+
+def begin_and_leap(rank, world_size, worker, workers, shared_by):
+    """Return how many samples a worker skips first, and of how many it takes one."""
+    begin, leap = 0, 1
+    if "rank" in shared_by:
+        begin, leap = rank, world_size
+    if "worker" in shared_by:
+        begin, leap = begin + worker * leap, leap * workers
+    return begin, leap
+
+
+class Stream(IterableDataset):
+    """Numbers that pass once, in order; each tells which worker took it."""
+
+    def __init__(self, samples, rank, world_size, shared_by):
+        self.samples, self.shared_by = samples, shared_by
+        self.rank, self.world_size = rank, world_size
+
+    def __iter__(self):
+        here = get_worker_info()  # None where a loader has no workers
+        worker, workers = (here.id, here.num_workers) if here else (0, 1)
+        own = (self.rank, self.world_size, worker, workers)
+        begin, leap = begin_and_leap(*own, self.shared_by)
+        for number in islice(range(self.samples), begin, None, leap):
+            yield worker, number
+
+
+def read_stream(stream, workers):
+    """Return what each worker of this rank brings."""
+    context = "fork" if workers else None  # a copy of this process, made in no time
+    how = {"num_workers": workers, "multiprocessing_context": context}
+    reads = [[] for _ in range(workers or 1)]
+    for batch in DataLoader(stream, BATCH, **how):
+        for worker, number in torch.stack(batch, dim=1).tolist():
+            reads[worker].append(number)
+    return reads
+
+
+def save_recording(path, events, **header):
+    """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, events)
+    rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
+    if path and dist.get_rank() == 0:
+        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
+        part = Path(f"{path}.part")
+        part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
+        part.replace(path)
+    return rows
+
+
+def stop(message):
+    """End with one line, from rank 0, and exit code 2."""
+    if os.environ.get("RANK", "0") == "0":
+        sys.stderr.write(f"{Path(__file__).name}: {message}\n")
+    else:
+        time.sleep(1)  # the first rank to leave ends the others
+    sys.exit(2)
+
+
+@errors.record
+def main():
+    parser = argparse.ArgumentParser(usage="see the top of this script")
+    parser.add_argument("--samples", type=int, default=11)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--record", type=Path)
+    parser.error = stop
+    args = parser.parse_args()
+    if "RANK" not in os.environ:
+        stop(f"try torchrun --standalone --nproc-per-node 4 {sys.argv[0]}")
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if not 0 <= args.samples <= 40:  # a picture has room for no more
+        stop(f"--samples must be 0 to 40, not {args.samples}")
+    if not 0 <= args.workers <= 4:
+        stop(f"--workers must be 0 to 4, not {args.workers}")
+    if args.record and not args.record.absolute().parent.is_dir():
+        stop(f"--record: there is no folder {args.record.parent}")
+
+    events = []  # made before there is a group, whose threads can't be forked
+    for step, way in enumerate(WAYS):
+        reads = read_stream(Stream(args.samples, rank, world_size, way), args.workers)
+        event = {"step": step, "rank": rank, "phase": f"shared by {way}"}
+        events.append(event | {"reads": reads})
+
+    backend = "gloo"  # and no default device: workers stay on the CPU
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        backend = "nccl"
+    dist.init_process_group(backend, timeout=timedelta(minutes=1))
+    rows = save_recording(args.record, events, picture="stream", samples=args.samples)
+    workers = args.workers or 1
+    of_each = (world_size * workers, world_size, workers, 1)  # reads, as it should be
+    for step, (way, times) in enumerate(zip(WAYS, of_each)):
+        ranks = [sum(row["reads"], []) for row in rows if row["step"] == step]
+        found = Counter(sum(ranks, []))
+        if found != dict.fromkeys(range(args.samples), times):
+            raise ValueError(f"shared by {way}: not {times} of each, but {dict(found)}")
+        if rank == 0:
+            told = f"{found.total():3} reads, {times:2} of each sample; rank by rank:"
+            print(f"shared by {way:16}{told}", *[f"{len(mine):2}" for mine in ranks])
+    if rank == 0:
+        said = f"{world_size} ranks with {args.workers} workers each"
+        print(f"ok: {args.samples} samples for {said}; shared by both, each comes once")
+
+
+if __name__ == "__main__":
+    main()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,208 @@
+"""Tests lesson 07b: what its script prints and records, its picture, its checkers."""
+
+import re
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from xml.etree import ElementTree
+
+import psutil
+import pytest
+from ringside import Player, RankFailed, Recording, check, film, load, still, torchrun
+from ringside.player import animate
+from ringside.stream import Sheet, describe, sentence
+
+SCRIPT = "07b_workers_and_streams"
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "samples", "workers"),
+    [(5, 11, 3), (8, 20, 2), (8, 3, 1), (4, 0, 2), (1, 5, 0), (3, 40, 4)],
+)
+def test_any_ranks_samples_and_workers(ranks, samples, workers):
+    """Shared by both, each sample is read once, and nobody reads two more than another."""
+    more = ("--samples", samples, "--workers", workers)
+    run = torchrun(SCRIPT, *more, ranks=ranks, record=True, quiet=True)
+    places = ranks * (workers or 1)
+    said = [list(map(int, re.findall(r"\d+", line))) for line in run.lines[0][:-1]]
+    for found, times in zip(said, (places, ranks, places // ranks, 1), strict=True):
+        assert found[:2] == [samples * times, times]
+        assert sum(found[2:]) == samples * times
+    assert run.lines[0][-1].startswith(f"ok: {samples} samples for {ranks} ranks with")
+    last = [event["reads"] for event in run.recording if event["step"] == 3]
+    parts = [mine for reads in last for mine in reads]
+    assert len(parts) == places
+    assert sorted(chain(*parts)) == list(range(samples))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    names = [each.name() for each in psutil.Process().children(recursive=True)]
+    assert "pt_data_worker" not in names, "a worker outlives its rank"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("leap * workers", "leap", "shared by worker: not 2 of each"),
+        ("begin + worker * leap", "begin", "shared by worker: not 2 of each"),
+        (
+            "begin, leap = rank, world_size",
+            "leap = world_size",
+            "shared by rank: not 2",
+        ),
+        ("range(self.samples), begin", "range(9), begin", "shared by nobody: not 4"),
+    ],
+)
+def test_a_stream_that_is_shared_wrongly_fails(old, new, says, tmp_path):
+    path = ROOT / "scripts" / f"{SCRIPT}.py"
+    text = path.read_text()
+    assert text.count(old) == 1
+    (tmp_path / path.name).write_text(text.replace(old, new))
+    with pytest.raises(RankFailed, match=says):
+        torchrun(tmp_path / path.name, ranks=2, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--samples", "-1"], "--samples must be 0 to 40, not -1"),
+        (["--samples", "41"], "--samples must be 0 to 40, not 41"),
+        (["--workers", "5"], "--workers must be 0 to 4, not 5"),
+        (["--workers", "two"], "invalid int value: 'two'"),
+        (["--record", "no/such/folder/x.jsonl"], "there is no folder no/such/folder"),
+    ],
+)
+def test_a_wrong_argument_gets_one_line(arguments, says):
+    with pytest.raises(RankFailed, match="exit code 2") as caught:
+        torchrun(SCRIPT, *arguments, ranks=2, quiet=True)
+    assert says in str(caught.value)
+    assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
+
+
+def made(*states, samples=6) -> Recording:
+    """Return a recording of states, each the reads by rank and worker."""
+    events = [
+        {"step": step, "rank": rank, "phase": f"way {step}", "reads": reads}
+        for step, ranks in enumerate(states)
+        for rank, reads in enumerate(ranks)
+    ]
+    return Recording(events, picture="stream", samples=samples)
+
+
+ONCE = [[[0, 4], [2]], [[1, 5], [3]]]
+
+
+def test_a_picture_holds_every_read():
+    recording = load(SCRIPT)
+    for step, reads in enumerate((88, 44, 22, 11)):
+        svg = still(recording, step).svg
+        ElementTree.fromstring(svg)
+        assert svg.count('<path fill="#') == reads + 4 + 1, "and a mark for each rank"
+        numbers = Counter(map(int, re.findall(r">(\d+)</text>", svg)))
+        found = Counter(
+            flat
+            for e in recording
+            for mine in e["reads"]
+            for flat in mine
+            if e["step"] == step
+        )
+        feet = Counter({(8, 4, 2, 1)[step]: 11})
+        assert numbers == found + feet + Counter(range(11)), "cells, counts, the stream"
+    for svg in (film(recording).svg, animate(recording)):
+        ElementTree.fromstring(svg)
+    assert repr(Player(recording)) == "Player: 4 states"
+    with pytest.raises(ValueError, match="step is a number from 0 to 3, not 4"):
+        still(recording, 4)
+
+
+@pytest.mark.parametrize(
+    ("state", "says", "red"),
+    [
+        (ONCE, "6 reads of 6 samples: each is read once.", 0),
+        ([*ONCE, *ONCE], "12 reads of 6 samples: each is read twice.", 6),
+        ([*ONCE] * 3, "18 reads of 6 samples: each is read 3 times.", 6),
+        ([[[], []]], "0 reads of 6 samples: none is read.", 6),
+        (
+            [[[0, 4], [2]], [[0, 5], [3]]],
+            "6 reads of 6 samples: 1 never read, 1 more than once.",
+            2,
+        ),
+    ],
+)
+def test_what_is_not_read_once_is_told_and_red(state, says, red):
+    recording = made(state)
+    assert sentence(Sheet(recording), 0) == says
+    assert says in describe(recording, 0)
+    assert still(recording, 0).svg.count('font-weight="600" fill="#c1121f"') == red
+
+
+def test_words_say_what_each_worker_reads():
+    told = describe(made(ONCE), 0)
+    assert told.endswith("rank 0: 0 4 | 2; rank 1: 1 5 | 3")
+    assert sentence(Sheet(made([[[]]], samples=0)), 0) == "0 reads of 0 samples."
+
+
+@pytest.mark.parametrize(
+    ("reads", "says"),
+    [
+        (..., "your turn"),
+        (4, "the answer is a list"),
+        ([1, 4, 7, 10], "shared by rank alone"),
+        ([1, 3, 5, 7, 9, 11], "shared by worker alone"),
+        ([3, 9], "there the ranks come first"),
+        ([4], "how long is the leap"),
+        ([10], "4 is the first"),
+        ([4, 11], "take one in every six"),
+        (range(4, 13, 6), "right: "),
+    ],
+)
+def test_worker_reads(reads, says, capsys):
+    check.worker_reads(reads)
+    assert says in capsys.readouterr().out
+
+
+def mine(r, w, k, n, samples):
+    return range(k * w + r, samples, w * n)
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda *place: None, "your turn"),
+        (lambda *place: print(end=""), "it returned None"),
+        (lambda *place: 1 / 0, "ZeroDivisionError"),
+        (lambda r, w, k, n, s: range(s), "who tells workers apart?"),
+        (lambda r, w, k, n, s: range(r, s, w), "who tells workers apart?"),
+        (lambda r, w, k, n, s: range(k, s, n), "who tells the ranks apart?"),
+        (lambda r, w, k, n, s: range(k * w + r, s, w * n + 1), "nobody reads"),
+        (lambda r, w, k, n, s: range(k * w + r, s + 1, w * n), "there is no sample"),
+        (lambda *p: [*mine(*p)] * 2, "more than once"),
+        (lambda r, w, k, n, s: [] if r or k else range(s), "another 0"),
+        (lambda r, w, k, n, s: range(r * n + k, s, w * n), "right: "),
+        (mine, "right: "),
+        (None, "TypeError"),
+    ],
+)
+def test_stream_parts(function, says, capsys):
+    check.stream_parts(function)
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ((4, 12, ...), "your turn"),
+        ((4.0, 12, 6), "whole number"),
+        ((1, 12, 6), "own workers differ"),
+        ((3, 12, 6), "it is the worker's"),
+        ((12, 12, 6), "all ranks draw the same base"),
+        ((5, 12, 6), "ids are 0 to 3"),
+        ((4, 6, 6), "is not the base"),
+        ((4, 3, 6), "a base of its own"),
+        ((4, 12, 12), "have the same sum"),
+        ((4, 12, 7), "sums go from 0"),
+        ((4, 12, 6), "right: "),
+    ],
+)
+def test_dice(answers, says, capsys):
+    check.dice(*answers)
+    assert says in capsys.readouterr().out
