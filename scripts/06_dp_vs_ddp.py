@@ -254,7 +254,8 @@ def main():
     be_one_device()
     begin = time.perf_counter()
     if rank == 0:
-        others = mp.spawn(spawned, (world_size,), world_size, join=False)
+        how = {"join": False, "daemon": True}  # if this rank fails, it ends them
+        others = mp.spawn(spawned, (world_size,), world_size, **how)
     both = {"rank": rank, "world_size": 2 * world_size}  # torchrun's and mp.spawn's
     dist.init_process_group("gloo", **both, timeout=timedelta(minutes=5))
     start = {"DDP, spawn": round(time.perf_counter() - begin, 2)}

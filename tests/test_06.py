@@ -2,6 +2,8 @@
 
 import copy
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -31,24 +33,38 @@ def test_a_wrong_argument_gets_one_line(arguments, says):
     assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
 
 
+def broken(folder: Path, right: str, wrong: str) -> Path:
+    """Return the script with a mistake, on smaller batches: as wrong, and sooner."""
+    text = (ROOT / "scripts" / f"{SCRIPT}.py").read_text()
+    less = text.replace("(160, 3, 32, 32)", "(8, 3, 32, 32)")
+    assert less != text
+    assert less.count(right) == 1
+    (folder / f"{SCRIPT}.py").write_text(less.replace(right, wrong))
+    return folder / f"{SCRIPT}.py"
+
+
 @pytest.mark.parametrize(
     ("right", "wrong", "says"),
     [
         ("DistributedDataParallel(model, process_group=team)", "model", "DDP does not"),
         ("sum(one.grad for one in copies)", "copies[0].grad", "DP does not"),
-        (COPIES, STALE, "DP does not"),
         ('method.startswith("DDP")', "method in METHODS[2::2]", "a remote worker"),
     ],
 )
 def test_a_method_that_takes_other_steps_is_not_timed(right, wrong, says, tmp_path):
-    path = ROOT / "scripts" / f"{SCRIPT}.py"
-    text = path.read_text()
-    assert text.count(right) == 1
-    less = text.replace("(160, 3, 32, 32)", "(8, 3, 32, 32)")  # as wrong, and sooner
-    assert less != text
-    (tmp_path / path.name).write_text(less.replace(right, wrong))
+    path = broken(tmp_path, right, wrong)
     with pytest.raises(RankFailed, match=says):
-        torchrun(tmp_path / path.name, "--rounds", "1", ranks=2, quiet=True)
+        torchrun(path, "--rounds", "1", ranks=2, quiet=True)
+
+
+def test_a_rank_that_fails_does_not_wait_for_those_it_spawned(tmp_path):
+    """By torchrun alone: our launcher would end a rank that stays."""
+    words = [broken(tmp_path, COPIES, STALE), "--rounds", "1"]
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    line += ["--local-addr", "127.0.0.1", "--nproc-per-node", "2", *words]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert "DP does not take the steps of one process" in done.stderr
 
 
 def test_the_committed_table_has_what_the_lesson_promises():
