@@ -104,7 +104,12 @@ def by_ranks(means, counts):
         ),
         (lambda means, counts: sum(m * c for m, c in zip(means, counts)), "gave a sum"),
         (by_ranks, "divided by the ranks"),
-        (lambda means, counts: 7, "gave 7, not 4"),
+        (lambda means, counts: 7, "gave 7, not 3.25"),
+        (lambda means, counts: sum(means) / sum(counts), "stands for all samples"),
+        (
+            lambda means, counts: sum(m / c for m, c in zip(means, counts)),
+            "divided by its count already",
+        ),
         (lambda means, counts: means / counts, "TypeError"),
     ],
 )
@@ -139,12 +144,16 @@ def uphill(w, x, y, all_reduce):
     return w + 0.25 * all_reduce(slope(w, x, y).sum()) / all_reduce(len(x))
 
 
+def no_rate(w, x, y, all_reduce):
+    return w - all_reduce(slope(w, x, y).sum()) / all_reduce(len(x))
+
+
 def forgets(w, x, y, all_reduce):
     w = w - 0.25 * all_reduce(slope(w, x, y).sum()) / all_reduce(len(x))
 
 
 def stays_away(w, x, y, all_reduce):
-    if len(x) == 2:
+    if len(x) != 3:
         return alone(w, x, y, all_reduce)
     return w - all_reduce(slope(w, x, y).sum())
 
@@ -170,7 +179,9 @@ def by_autograd(w, x, y, all_reduce):
         (total, "4 times too long"),
         (means, "which is the mean of the means"),
         (by_own, "4 times too long"),
-        (uphill, "so subtract"),
+        (uphill, "with 1 rank, w becomes 2: a step goes down the slope, so subtract"),
+        (no_rate, "where is the rate"),
+        (lambda *given: 1 - no_rate(*given), "which is the gradient"),
         (when_it_has_some, "not all ranks call all_reduce equally often"),
         (stays_away, "the weights end apart"),
         (lambda w, x, y, all_reduce: 1 / 0, "ZeroDivisionError"),

@@ -130,6 +130,21 @@ def forward_inside(model, batches):
         loss.backward()
 
 
+def forgets_the_others(model, batches):
+    for batch in batches:
+        model.zero_grad()
+        with nullcontext() if batch is batches[-1] else model.no_sync():
+            loss = model(batch)
+        loss.backward()
+
+
+def by_its_name(model, batches):
+    model.zero_grad()
+    for batch in batches:
+        model.require_backward_grad_sync = batch is batches[-1]
+        model(batch).backward()
+
+
 @pytest.mark.parametrize(
     ("program", "says"),
     [
@@ -143,7 +158,10 @@ def forward_inside(model, batches):
         (lambda model, batches: (model(1) + model(2)).backward(), "a sum keeps all"),
         (lambda model, batches: (model(1) / 2).backward(), "divide no loss"),
         (lambda model, batches: model.zero_grad(), "your turn"),
+        (lambda model, batches: [*map(model, batches)], "no backward ran"),
+        (forgets_the_others, "zero_grad forgot"),
         (forward_inside, "right: "),
+        (by_its_name, "right: "),
         (None, "TypeError"),
     ],
     ids=lambda value: getattr(value, "__name__", None),

@@ -43,22 +43,26 @@ class Pretender:
     """Behaves as a DDP model does, and keeps a record of it."""
 
     def __init__(self):
-        self.sync, self.done, self.inside = True, [], []
+        self.require_backward_grad_sync = True  # as DDP calls it
+        self.called, self.wiped, self.done, self.inside = False, False, [], []
 
     def zero_grad(self):
-        """Forget gradients, of which a pretender has none."""
+        """Note whether there was a gradient to forget."""
+        self.wiped = self.wiped or bool(self.done)
 
     @contextmanager
     def no_sync(self):
         """Let no gradient be averaged whose forward runs in here."""
-        before, self.sync = self.sync, False
+        before = self.require_backward_grad_sync
+        self.require_backward_grad_sync = False
         try:
             yield
         finally:
-            self.sync = before
+            self.require_backward_grad_sync = before
 
     def __call__(self, batch):
-        return Loss(self, batch, self.sync)
+        self.called = True
+        return Loss(self, batch, self.require_backward_grad_sync)
 
 
 class Loss:
@@ -70,7 +74,7 @@ class Loss:
     def backward(self):
         """Note which batch it was, and whether its gradient is averaged."""
         self.model.done.append((self.batch, self.sync))
-        self.model.inside.append(not self.model.sync)
+        self.model.inside.append(not self.model.require_backward_grad_sync)
 
     def __radd__(self, other):
         raise TypeError("run backward for each loss: a sum keeps all graphs in memory")
@@ -95,8 +99,12 @@ def accumulation_mistake(program: Callable) -> str | None:
             answer = program(model, list(batches))
         except Exception as error:  # noqa: BLE001 it is the learner's
             return f"{case} it raised {type(error).__name__}: {error}"
-        if answer is ... or not model.done:
+        if answer is ... or not model.called:
             return TODO
+        if not model.done:
+            return f"{case} no backward ran, so there is no gradient"
+        if model.wiped:
+            return f"{case} zero_grad forgot what earlier batches had brought"
         seen = [batch for batch, _ in model.done]
         if sorted(seen) != batches:
             return f"{case} backward ran for {len(seen)}: {', '.join(map(str, seen))}"

@@ -48,8 +48,8 @@ def weigh_mistake(function: Callable) -> str | None:
     if untouched(function):
         return TODO
     for means, counts in (
-        ([2.0, 5.0, 1.0, 8.0], [2, 2, 2, 2]),
         ([4.0, 1.0], [3, 1]),
+        ([2.0, 5.0, 1.0, 8.0], [2, 2, 2, 2]),
         ([3.0, 6.0, 0.0], [1, 2, 5]),
         ([7.0], [4]),
         ([5.0, 0.0], [3, 0]),
@@ -71,6 +71,10 @@ def weigh_mistake(function: Callable) -> str | None:
             return f"{case} gave a sum, {answer:g}: divide it by the samples of all"
         if abs(answer - right * sum(counts) / len(means)) < 1e-6:
             return f"{case} divided by the ranks: divide by the samples of all"
+        if abs(answer - sum(means) / sum(counts)) < 1e-6:
+            return f"{case} gave {answer:g}: a mean stands for all samples of its rank"
+        if abs(answer - sum(m / max(c, 1) for m, c in zip(means, counts))) < 1e-6:
+            return f"{case} gave {answer:g}: a mean is divided by its count already"
         return f"{case} gave {answer:g}, not {right:g}"
     return None
 
@@ -86,23 +90,23 @@ def step_mistake(program: Callable) -> str | None:
     y = torch.tensor([0.0, 0, 1, -3, 2, -1, 1, 1])
     if untouched(program):
         return TODO
-    for size in (4, 1, 2, 3, 9):  # with nine ranks, one has no sample
+    for size in (1, 4, 2, 3, 9):  # with nine ranks, one has no sample
+        case = f"with {size} rank{'s' * (size > 1)},"
         try:
             found = together(program, [(x[r::size], y[r::size]) for r in range(size)])
             if any(answer is None for answer in found):
-                return f"with {size} ranks, it returned None, not the new weight"
+                return f"{case} it returned None, not the new weight"
             found = [round(float(torch.as_tensor(a).detach()), 4) for a in found]
         except threading.BrokenBarrierError:
-            return f"with {size} ranks, not all ranks call all_reduce equally often"
+            return f"{case} not all ranks call all_reduce equally often"
         except Exception as error:  # noqa: BLE001 it is the learner's
-            return f"with {size} ranks, it raised {type(error).__name__}: {error}"
+            return f"{case} it raised {type(error).__name__}: {error}"
         if found == [0.0] * size:
             continue
         slopes = [x[r::size] * (x[r::size] - y[r::size]) for r in range(size)]
         sums, lengths = [float(s.sum()) for s in slopes], [len(s) for s in slopes]
         mean = sum(s / max(n, 1) for s, n in zip(sums, lengths)) / size
         means, total = round(1 - 0.25 * mean, 4), round(1 - 0.25 * mean * size, 4)
-        case = f"with {size} ranks,"
         if len(set(found)) > 1:
             return (
                 f"{case} the weights end apart, at {found}: gradients must be added up"
@@ -114,6 +118,10 @@ def step_mistake(program: Callable) -> str | None:
             )
         if found[0] == means:
             return f"{case} w becomes {found[0]:g}, which is the mean of the means"
+        if found[0] == 4.0:
+            return f"{case} w becomes 4, which is the gradient: take the step"
+        if found[0] == -3.0 and size == 1:
+            return f"{case} w becomes -3: where is the rate, 0.25?"
         if found[0] == 2.0:
             return f"{case} w becomes 2: a step goes down the slope, so subtract"
         return f"{case} w becomes {found[0]:g}, and one process finds 0"
