@@ -110,11 +110,15 @@ def describe(events: list[dict], step: int) -> str:
     return f"{sheet.phases[step]}. {sentence(sheet, step)} {'; '.join(ranks)}"
 
 
-def words(sheet: Sheet, step: int, more: str = "") -> str:
-    """Return the phase and the sentence in their places."""
-    return text(14, 28, sheet.phases[step], 17, BOLD + more) + text(
-        sheet.width / 2, sheet.height - 16, sentence(sheet, step), 14, MIDDLE + more
-    )
+def heading(sheet: Sheet, step: int, more: str = "") -> str:
+    """Return the phase in its place."""
+    return text(14, 28, sheet.phases[step], 17, BOLD + more)
+
+
+def verdict(sheet: Sheet, step: int, more: str = "") -> str:
+    """Return the sentence in its place."""
+    more += MIDDLE
+    return text(sheet.width / 2, sheet.height - 16, sentence(sheet, step), 14, more)
 
 
 def states(events: list[dict]) -> int:
@@ -125,7 +129,7 @@ def states(events: list[dict]) -> int:
 def whole(sheet: Sheet, step: int) -> str:
     """Return all of a still."""
     columns = "".join(column(sheet, step, i) for i in range(sheet.samples))
-    return scenery(sheet) + columns + words(sheet, step)
+    return scenery(sheet) + columns + heading(sheet, step) + verdict(sheet, step)
 
 
 def frame(events: list[dict], step: int) -> str:
@@ -156,7 +160,8 @@ def animate(events: list[dict]) -> str:
     for step in range(last):
         begin = START + step * each
         until = TOTAL if step == last - 1 else begin + each
-        parts += words(sheet, step, clock.during(begin if step else 0, until))
+        parts += heading(sheet, step, clock.during(begin if step else 0, until))
+        parts += verdict(sheet, step, clock.during(begin + SWEEP * each, until))
         band = box(LEFT - 2, TOP - 24, sheet.wide + 2, sheet.foot - TOP + 20)
         way = f"--x:{sheet.samples * sheet.wide}px;--y:0px"
         name = clock.flight(begin, begin + SWEEP * each, "linear")

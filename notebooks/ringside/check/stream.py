@@ -31,9 +31,11 @@ def worker_reads(reads: list[int]) -> None:
         (4,): "it starts well; how long is the leap, and where does it end?",
         (10,): "it skips four samples, and 4 is the first that it takes",
     }
-    mistake = mistakes.get(tuple(found))
-    if not mistake and found != [4, 10]:
-        mistake = f"not {found}: skip 1 + 1 × 3 samples, then take one in every six"
+    mistake = mistakes.get(tuple(sorted(found)))
+    if not mistake and found and max(found) > 12:
+        mistake = f"there is no sample {max(found)}: thirteen pass, 0 to 12"
+    elif not mistake and sorted(found) != [4, 10]:
+        mistake = f"not {found}: how many places are there, and which is its own?"
     say(mistake, "it skips four, and takes one in every six: 4 and 10")
 
 
@@ -47,7 +49,7 @@ def parts_mistake(function: Callable) -> str | None:
     if untouched(function):
         return TODO
     for world_size, workers, samples in CASES:
-        where = f"{world_size} ranks with {workers} workers, {samples} samples"
+        where = f"ranks {world_size}, workers {workers}, samples {samples}"
         parts = {}
         for rank, worker in product(range(world_size), range(workers)):
             try:
@@ -75,6 +77,8 @@ def unfair(parts: dict[tuple[int, int], list[int]], samples: int) -> str | None:
                 )
                 why = "who tells the ranks apart?" if worker == helper else ""
                 why = "who tells workers apart?" if rank == other else why
+                if {*mine} != {*theirs}:
+                    why = "is the leap ranks × workers, and nothing padded?"
                 return f"{both} both read {min({*mine} & {*theirs})}. {why}".strip()
     if never := [number for number in range(samples) if not times[number]]:
         return f"nobody reads {never[0]}: is the leap ranks × workers?"
@@ -97,29 +101,23 @@ def dice(same_seed: int, seed_plus_rank: int, rank_plus_worker: int) -> None:
         return
     mistake = None
     if same_seed == 1:
-        mistake = (
-            "a worker's seed is the base plus its id, so a rank's own workers differ"
-        )
+        mistake = "a worker's seed is what was drawn plus its id, so a rank's own workers differ"
     elif same_seed == 3:
         mistake = (
             "it isn't the rank that makes the difference here, it is the worker's id"
         )
     elif same_seed == 12:
-        mistake = "all ranks draw the same base, so worker 0 of each has one seed"
+        mistake = "all ranks draw the same number, so worker 0 of each has one seed"
     elif same_seed != 4:
         mistake = (
-            f"same_seed is not {same_seed}: the ids are 0 to 3, and the base is one"
+            f"same_seed is not {same_seed}: the ids are 0 to 3, and all draw one number"
         )
     elif seed_plus_rank == 6:
-        mistake = (
-            "the main process's seed is not the base: three unlike draws lie far apart"
-        )
+        mistake = "what is drawn is not the seed 7 + r: three draws lie far apart"
     elif seed_plus_rank != 12:
-        mistake = (
-            f"seed_plus_rank is not {seed_plus_rank}: each rank has a base of its own"
-        )
+        mistake = f"seed_plus_rank is not {seed_plus_rank}: each rank draws a number of its own"
     elif rank_plus_worker == 12:
         mistake = "rank 0's worker 1 and rank 1's worker 0 have the same sum"
     elif rank_plus_worker != 6:
         mistake = f"rank_plus_worker is not {rank_plus_worker}: sums go from 0 to 2 + 3"
-    say(mistake, "4, 12 and 6: a sum of two small numbers is no name")
+    say(mistake, "4, 12 and 6: many pairs of rank and worker have one sum")
