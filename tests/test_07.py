@@ -303,6 +303,13 @@ def full(length, world_size, seed):
     return (order(length, seed) * world_size)[:total]
 
 
+def always_more(n, r, w, s, e):
+    found = order(n, s + e)
+    while len(found) % w or len(found) == n:
+        found += order(n, s + e)[: w - len(found) % w]
+    return found[r::w]
+
+
 def last_again(n, r, w, s, e):
     found = order(n, s + e)
     return (found + found[::-1][: -n % w])[r::w]
@@ -331,6 +338,7 @@ def last_again(n, r, w, s, e):
             "the end of the order is cut",
         ),
         (last_again, "the order starts over"),
+        (always_more, "so nothing is to come twice"),
         (lambda n, r, w, s, e: full(n, w, 1000 * s + e)[r::w], "from seed + epoch?"),
         (lambda n, r, w, s, e: full(n, w, s + e)[r::w], "right: "),
         (

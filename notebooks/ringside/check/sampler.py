@@ -168,6 +168,8 @@ def slip(answer: list[int], right: list[int], case: tuple) -> str:
         return "that is the order of epoch 0: the generator starts from seed + epoch"
     if answer == wanted(length, rank, world_size, 0, epoch):
         return "that is the order of seed 0: the generator starts from seed + epoch"
+    if length % world_size == 0 and answer[: len(right)] == right:
+        return f"{length} divides by {world_size}, so nothing is to come twice"
     if len(answer) == len(right) and answer[:-1] == right[:-1]:
         return f"it ends with {answer[-1]}, not {right[-1]}: the order starts over"
     if len(answer) == len(right):
