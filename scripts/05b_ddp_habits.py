@@ -134,5 +134,4 @@ def main():
 if __name__ == "__main__":
     main()
     gc.collect()  # what main leaves behind can keep the group alive
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    dist.destroy_process_group()
