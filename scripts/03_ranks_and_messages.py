@@ -84,26 +84,18 @@ def save_recording(path, events, **header):
     return rows
 
 
-def stop(message):
-    """End with one line, from rank 0, and exit code 2."""
-    if os.environ.get("RANK", "0") == "0":
-        sys.stderr.write(f"{Path(__file__).name}: {message}\n")
-    else:
-        time.sleep(1)  # the first rank to leave ends the others
-    sys.exit(2)
-
-
 @errors.record
 def main():
-    parser = argparse.ArgumentParser(usage="see the top of this script")
+    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, description=__doc__)
     parser.add_argument("--record", type=Path)
-    parser.error = stop
+    if os.environ.get("RANK", "0") != "0":  # rank 0 speaks, so it leaves first
+        parser.error = lambda message: time.sleep(1) or parser.exit(2)
     args = parser.parse_args()
     if "RANK" not in os.environ:
-        stop(f"try torchrun --standalone --nproc-per-node 4 {sys.argv[0]}")
+        parser.error(f"try torchrun --standalone --nproc-per-node 4 {sys.argv[0]}")
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if args.record and not args.record.absolute().parent.is_dir():
-        stop(f"--record: there is no folder {args.record.parent}")
+        parser.error(f"--record: there is no folder {args.record.parent}")
 
     device, backend = torch.device("cpu"), "gloo"
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
@@ -141,4 +133,5 @@ def main():
 if __name__ == "__main__":
     main()
     gc.collect()  # what main leaves behind can keep the group alive
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()

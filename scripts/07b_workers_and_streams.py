@@ -79,32 +79,24 @@ def save_recording(path, events, **header):
     return rows
 
 
-def stop(message):
-    """End with one line, from rank 0, and exit code 2."""
-    if os.environ.get("RANK", "0") == "0":
-        sys.stderr.write(f"{Path(__file__).name}: {message}\n")
-    else:
-        time.sleep(1)  # the first rank to leave ends the others
-    sys.exit(2)
-
-
 @errors.record
 def main():
-    parser = argparse.ArgumentParser(usage="see the top of this script")
+    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, description=__doc__)
     parser.add_argument("--samples", type=int, default=11)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--record", type=Path)
-    parser.error = stop
+    if os.environ.get("RANK", "0") != "0":  # rank 0 speaks, so it leaves first
+        parser.error = lambda message: time.sleep(1) or parser.exit(2)
     args = parser.parse_args()
     if "RANK" not in os.environ:
-        stop(f"try torchrun --standalone --nproc-per-node 4 {sys.argv[0]}")
+        parser.error(f"try torchrun --standalone --nproc-per-node 4 {sys.argv[0]}")
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if not 0 <= args.samples <= 40:  # a picture has room for no more
-        stop(f"--samples must be 0 to 40, not {args.samples}")
+        parser.error(f"--samples must be 0 to 40, not {args.samples}")
     if not 0 <= args.workers <= 4:
-        stop(f"--workers must be 0 to 4, not {args.workers}")
+        parser.error(f"--workers must be 0 to 4, not {args.workers}")
     if args.record and not args.record.absolute().parent.is_dir():
-        stop(f"--record: there is no folder {args.record.parent}")
+        parser.error(f"--record: there is no folder {args.record.parent}")
 
     events = []  # made before there is a group, whose threads can't be forked
     for step, way in enumerate(WAYS):
@@ -136,4 +128,5 @@ def main():
 if __name__ == "__main__":
     main()
     gc.collect()  # what main leaves behind can keep the group alive
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()

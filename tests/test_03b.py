@@ -49,7 +49,7 @@ def test_every_arrow_is_drawn_from_a_number_that_arrived():
 @pytest.mark.parametrize(
     ("ranks", "arguments", "says"),
     [
-        (2, ["--root", "2"], "--root must be one of ranks 0 to 1, not 2"),
+        (2, ["--root", "2"], "--root must be one of 0 to 1, not 2"),
         (2, ["--root", "-1"], "not -1"),
         (2, ["--root", "first"], "invalid int value: 'first'"),
         (

@@ -68,7 +68,7 @@ def test_other_gradients_than_those_of_one_process_are_caught(line, method, tmp_
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--bucket-mb", 0], "--bucket-mb is above 0, and 1024 at most, not 0"),
+        (["--bucket-mb", 0], "--bucket-mb is above 0, 1024 at most, not 0"),
         (["--bucket-mb", "-1"], "not -1"),
         (["--bucket-mb", "nan"], "not nan"),
         (["--bucket-mb", "inf"], "not inf"),

@@ -83,10 +83,9 @@ def test_twins_have_equal_functions(stem):
     assert [name for name in sorted(shared) if told[name] != done[name]] == []
 
 
-def test_every_script_has_the_same_recorder_and_stop():
-    for name in ("save_recording", "stop"):
-        trees = {functions(path.read_text())[name] for path in SCRIPTS}
-        assert len(trees) == 1, f"{name} differs between scripts"
+def test_every_script_has_the_same_recorder():
+    trees = {functions(path.read_text())["save_recording"] for path in SCRIPTS}
+    assert len(trees) == 1
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
@@ -131,7 +130,7 @@ def test_the_helper_computes_no_lesson():
     """No function of a lesson stands in the helper under its own name."""
     taught = {name for path in SCRIPTS for name in functions(path.read_text())}
     helped = {name for path in HELPERS for name in functions(path.read_text())}
-    assert taught & helped <= {"main", "stop"}
+    assert taught & helped <= {"main"}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
