@@ -4,13 +4,11 @@
     torchrun --standalone --nproc-per-node gpu scripts/04_ring_all_reduce.py
 
 The first line needs no GPU; the second gives each GPU a rank. Try --numel 10, a size
-that four ranks cannot share evenly. With --record PATH, rank 0 keeps what every rank
-sent, one JSON object per line. The last line begins with "ok".
-The lesson: notebooks/04_ring_all_reduce.ipynb
+that four ranks cannot share evenly. With --record PATH, rank 0 keeps in JSON lines what
+each sent. The last line begins with "ok". The lesson: notebooks/04_ring_all_reduce.ipynb
 """
 
 import argparse
-import functools
 import gc
 import json
 import os
@@ -40,11 +38,10 @@ def allgather(rank, world_size, exchange):
         exchange(send, keep_in=recv)
 
 
-def ring_all_reduce(tensor, rank, world_size, note):
-    """Leave the sum over all ranks in tensor, on every rank."""
+def ring_all_reduce(tensor, spare, rank, world_size, note):
+    """Leave the sum over all ranks in tensor; what comes to be added lies in spare."""
     chunks = tensor.tensor_split(world_size)
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
-    spare = spare_chunk(len(chunks[0]), tensor.dtype, tensor.device)
 
     def exchange(send, add_to=None, keep_in=None):
         recv = keep_in if add_to is None else add_to
@@ -52,22 +49,14 @@ def ring_all_reduce(tensor, rank, world_size, note):
         arrived = chunks[recv] if add_to is None else spare[: len(chunks[recv])]
         both = [dist.P2POp(dist.irecv, arrived, left)]
         both += [dist.P2POp(dist.isend, chunks[send], right)]
-        received, *sent = dist.batch_isend_irecv(both)  # begins both at once
-        received.wait()
+        for request in dist.batch_isend_irecv(both):  # begins both at once
+            request.wait()
         if add_to is not None:
             chunks[recv].add_(arrived)
-        for request in sent:
-            request.wait()
 
     scatter_reduce(rank, world_size, exchange)
     allgather(rank, world_size, exchange)
-    note(chunks, "done")
-
-
-@functools.cache
-def spare_chunk(numel, dtype, device):
-    """Return room for a chunk, the same each time: new room costs page faults."""
-    return torch.empty(numel, dtype=dtype, device=device)
+    note(chunks)
 
 
 def save_recording(path, events, **header):
@@ -108,32 +97,29 @@ def main():
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
     events = []
 
-    def note(chunks, phase, send=None, recv=None):
-        event = {"step": len(events), "rank": rank, "phase": phase}
-        event["chunks"] = [int(chunk[:1].sum()) for chunk in chunks]
-        if phase != "done":
-            event |= {"send": send, "recv": recv, "bytes": chunks[send].nbytes}
-        events.append(event)
+    def note(chunks, phase="done", send=None, recv=None):
+        event = {"step": len(events), "rank": rank, "phase": phase, "send": send}
+        event |= {"recv": recv, "bytes": 0 if send is None else chunks[send].nbytes}
+        events.append(event | {"chunks": [int(chunk[:1].sum()) for chunk in chunks]})
 
-    for dtype in (torch.int64, torch.float64, torch.float32, torch.bfloat16):
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.int64):
+        events.clear()  # those of the last type are kept
         tensor = (torch.arange(args.numel, device=device) * (rank + 1) % 4).to(dtype)
         if dtype == torch.int64:  # digits that tell whose numbers are in a sum
             for c, chunk in enumerate(tensor.tensor_split(world_size)):
                 chunk.fill_((c + 1) * 10 ** (rank % 18))
         expected = tensor.clone()
         dist.all_reduce(expected)
-        keep = note if dtype == torch.int64 else lambda *what: None
-        ring_all_reduce(tensor, rank, world_size, keep)
+        ring_all_reduce(tensor, torch.empty_like(tensor), rank, world_size, note)
         torch.testing.assert_close(tensor, expected, rtol=0, atol=0)  # exactly
 
     rows = save_recording(args.record, events)
     if rank == 0:
         print("rank  messages  bytes sent  complete first")
         for r in range(world_size):
-            *sends, _ = (event for event in rows if event["rank"] == r)
-            size = sum(event["bytes"] for event in sends)
-            first = sends[world_size - 1]["send"] if sends else 0
-            print(f"{r:4}  {len(sends):8}  {size:10}         chunk {first}")
+            own = [row for row in rows if row["rank"] == r]
+            size, first = sum(row["bytes"] for row in own), own[world_size - 1]["send"]
+            print(f"{r:4}  {len(own) - 1:8}  {size:10}         chunk {first or 0}")
         print(f"ok: {world_size} ranks, and the ring agrees with dist.all_reduce")
 
 

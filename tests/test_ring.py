@@ -53,7 +53,7 @@ def test_after_scatter_reduce_rank_r_has_chunk_r_plus_1(recordings):
 @pytest.mark.parametrize("key", ["send", "recv", "chunks", "phase", "rank"])
 def test_no_change_of_one_value_goes_unseen(events, key):
     """Whatever single value is altered, the recording is refused."""
-    for event in [e for e in events if key in e]:
+    for event in [e for e in events if e[key] is not None]:
         kept = copy.deepcopy(event[key])
         if key == "chunks":
             event[key][random.Random(0).randrange(4)] += 1
