@@ -22,10 +22,10 @@ def sums(events: Recording) -> Recording:
     """Return sums that grow: in their places stands what each rank gave to them."""
     found = []
     for event in events:
-        state = event | {"holds": {"sum": [total(event["places"])]}}
-        if "to" in event:
-            state["sends"] = [[event["to"], "sum", [total(event["given"])]]]
-        found.append(state)
+        sends = [[event["to"], "sum", [total(event["given"])]]] if "to" in event else []
+        found.append(
+            event | {"holds": {"sum": [total(event["places"])]}, "sends": sends}
+        )
     header = {"picture": "flow", "phases": WAYS, "pace": 2}
     return Recording(found, **events.header | header)
 
