@@ -1,4 +1,8 @@
-"""Tells numbers that ranks hold as states that flow draws, each with those it is from."""
+"""Tells whose the numbers are that ranks hold, as states that flow draws.
+
+A recording has plain numbers. A sum has a place for each rank, with what it gave; a
+weight or a buffer is of the rank that had the same number first.
+"""
 
 from .recording import Recording
 
@@ -22,10 +26,10 @@ def sums(events: Recording) -> Recording:
     """Return sums that grow: in their places stands what each rank gave to them."""
     found = []
     for event in events:
-        sends = [[event["to"], "sum", [total(event["given"])]]] if "to" in event else []
-        found.append(
-            event | {"holds": {"sum": [total(event["places"])]}, "sends": sends}
-        )
+        holds, sends = {"sum": [total(event["places"])]}, []
+        if "to" in event:
+            sends = [[event["to"], "sum", [total(event["given"])]]]
+        found.append(event | {"holds": holds, "sends": sends})
     header = {"picture": "flow", "phases": WAYS, "pace": 2}
     return Recording(found, **events.header | header)
 
