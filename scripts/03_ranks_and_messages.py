@@ -21,13 +21,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-PHASES = {
-    "numbers": "Each rank has one number: its rank + 1.",
-    "there": "Chain: each adds its own to what comes from the left.",
-    "back": "Chain: the last one has the sum, and it is passed back.",
-    "circle": "Circle: all pass on, to the right, what came last, and add it.",
-}
-
 
 def chain(rank, world_size, number, see):
     """Add up to the right, one rank after another, and pass the sum back."""
@@ -66,11 +59,6 @@ def exchange(given, right, came, left, group=None):
         request.wait()
 
 
-def whose(places):
-    """Return the sum of a number's places, and the ranks that are in it."""
-    return [int(places.sum()), *places.nonzero().flatten().tolist()]
-
-
 def save_recording(path, events, **header):
     """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
     gathered = [None] * dist.get_world_size()
@@ -106,10 +94,10 @@ def main():
     events = []
 
     def see(phase, number, giver=None, taker=None, given=None):
+        given = number if given is None else given
+        sent = {"to": taker, "given": given.tolist()} if rank == giver else {}
         event = {"step": len(events), "rank": rank, "phase": phase}
-        sent = whose(number if given is None else given)
-        sends = [[taker, "sum", [sent]]] if rank == giver else []
-        events.append(event | {"holds": {"sum": [whose(number)]}, "sends": sends})
+        events.append(event | {"places": number.tolist()} | sent)
 
     for way in (chain, circle):
         number = torch.zeros(world_size, dtype=torch.int64)
@@ -120,13 +108,12 @@ def main():
         way(rank, world_size, number, see)
         if not torch.equal(number, expected):
             raise ValueError(f"{way.__name__}: {number} on rank {rank}, not {expected}")
-    rows = save_recording(args.record, events, picture="flow", phases=PHASES, pace=2)
+    rows = save_recording(args.record, events, picture="sums")
     if rank == 0:
         for way, phases in {"chain": ["there", "back"], "circle": ["circle"]}.items():
-            own = [event for event in rows if event["phase"] in phases]
-            messages = sum(len(event["sends"]) for event in own)
-            steps = len(own) // world_size
-            print(f"{way:6}  sum {expected.sum()}, messages {messages}, steps {steps}")
+            sent = [row for row in rows if "to" in row and row["phase"] in phases]
+            steps = len({row["step"] for row in sent})
+            print(f"{way:6}  sum {expected.sum()}, messages {len(sent)}, steps {steps}")
         print(f"ok: {world_size} ranks agree, and with dist.all_reduce")
 
 

@@ -24,14 +24,6 @@ from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 
-PHASES = {
-    "made": "Every rank makes its model, and no two are alike.",
-    "wrapped": "DDP copies rank 0's weights and buffers to all.",
-    "changed": "By hand, every rank changes both again.",
-    "forward": "DDP copies rank 0's buffers once more, but no weights.",
-    "backward": "DDP averages the gradients, of whatever weights there are.",
-}
-
 
 class Layer(nn.Module):
     """One weight and one buffer, with other numbers on each rank."""
@@ -51,19 +43,13 @@ def wrap(rank, note):
     model = Layer(rank)
     note("made", model, weight_of=rank, buffer_of=rank)
     wrapped = DistributedDataParallel(model)
-    note("wrapped", model, weight_of=0, buffer_of=0, call="broadcast")
+    note("wrapped", model, weight_of=0, buffer_of=0)
     model.load_state_dict(Layer(rank).state_dict())
     note("changed", model, weight_of=rank, buffer_of=rank)
     loss = wrapped(torch.tensor([rank + 1.0]))
-    note("forward", model, weight_of=rank, buffer_of=0, call="broadcast")
+    note("forward", model, weight_of=rank, buffer_of=0)
     loss.backward()
-    note("backward", model, weight_of=rank, buffer_of=0, call="all_reduce")
-
-
-def number_in(tensor):
-    """Return the number in a tensor, as a whole one if it is."""
-    value = round(tensor.item(), 2)
-    return int(value) if value == int(value) else value
+    note("backward", model, weight_of=rank, buffer_of=0)
 
 
 def save_recording(path, events, **header):
@@ -100,26 +86,24 @@ def main():
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
     events = []
 
-    def note(phase, model, weight_of, buffer_of, call=None):
-        found = [number_in(model.weight), number_in(model.seen)]
-        right = [weight_of + 1, 10 * (buffer_of + 1)]
-        holds = {"weight": [[found[0], weight_of]], "buffer": [[found[1], buffer_of]]}
-        if model.weight.grad is not None:
-            found.append(number_in(model.weight.grad))
-            right.append((1 + world_size) / 2)  # the mean of 1, 2, 3 ...
-            holds["grad"] = [[found[2], *range(world_size)]]
-        if found != right:
-            raise ValueError(f"{phase}: rank {rank} has {found}, not {right}")
-        event = {"step": len(events), "rank": rank, "phase": phase, "holds": holds}
-        events.append(event | ({"call": call} if call else {}))
+    def note(phase, model, weight_of, buffer_of):
+        has = {"weight": model.weight.item(), "buffer": model.seen.item()}
+        right = {"weight": weight_of + 1, "buffer": 10 * (buffer_of + 1)}
+        if phase == "backward":
+            has["grad"] = round(model.weight.grad.item(), 2)
+            right["grad"] = (1 + world_size) / 2  # the mean of 1, 2, 3 ...
+        if has != right:
+            raise ValueError(f"{phase}: rank {rank} has {has}, not {right}")
+        event = {"step": len(events), "rank": rank, "phase": phase}
+        events.append(event | {"has": has})
 
     wrap(rank, note)
-    rows = save_recording(args.record, events, picture="flow", phases=PHASES)
+    rows = save_recording(args.record, events, picture="habits")
     if rank == 0:
-        for phase in PHASES:
-            held = [row["holds"] for row in rows if row["phase"] == phase]
+        for phase in dict.fromkeys(row["phase"] for row in rows):
+            held = [row["has"] for row in rows if row["phase"] == phase]
             for name in held[0]:
-                print(f"{phase:10}{name:8}", *[f"{h[name][0][0]:5}" for h in held])
+                print(f"{phase:10}{name:8}", *[f"{has[name]:5g}" for has in held])
         print(f"ok: {world_size} ranks; DDP copied and averaged as this script says")
 
 

@@ -1,7 +1,8 @@
 """Tests lesson 03: what its script does, prints and records, and its checkers."""
 
 import pytest
-from ringside import RankFailed, check, only, torchrun
+from ringside import RankFailed, check, load, only, torchrun
+from ringside.player import spelt
 
 MESSAGES = "03_ranks_and_messages"
 
@@ -19,33 +20,40 @@ def test_both_ways_reach_the_sum_in_as_many_messages_as_the_lesson_says(ranks):
     assert phases == ["numbers", *there_and_back, "numbers", *["circle"] * last]
 
 
+def those_in(places):
+    """Return the ranks that are in a sum, of which each gave its rank + 1."""
+    assert all(given in (0, rank + 1) for rank, given in enumerate(places))
+    return {rank for rank, given in enumerate(places) if given}
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_every_recorded_sum_is_made_of_what_came(ranks):
     events = torchrun(MESSAGES, ranks=ranks, record=True, quiet=True).recording
     rows = {(e["step"], e["rank"]): e for e in events}
     for (step, rank), event in rows.items():
-        ((value, *whose),) = event["holds"]["sum"]
-        assert value == sum(r + 1 for r in whose)
+        whose = those_in(event["places"])
         if event["phase"] == "numbers":
-            assert whose == [rank]
+            assert whose == {rank}
             continue
-        ((_, *before),) = rows[step - 1, rank]["holds"]["sum"]
-        came = [
-            (giver, cells[0])
-            for giver in range(ranks)
-            for to, _, cells in rows[step, giver]["sends"]
-            if to == rank
-        ]
-        assert len(came) <= 1
-        heard = {r for _, (_, *many) in came for r in many}
-        assert {*whose} == {*before} | heard
-        for giver, (number, *many) in came:
-            assert number == sum(r + 1 for r in many)
-            ((_, *had),) = rows[step - 1, giver]["holds"]["sum"]
-            assert {*many} <= {*had}, "a rank can't send what it has not heard"
+        givers = [r for r in range(ranks) if rows[step, r].get("to") == rank]
+        assert len(givers) <= 1
+        heard = set()
+        for giver in givers:
+            heard = those_in(rows[step, giver]["given"])
+            had = those_in(rows[step - 1, giver]["places"])
+            assert heard <= had, "a rank can't send what it has not heard"
             assert event["phase"] != "circle" or giver == (rank - 1) % ranks
+        assert whose == those_in(rows[step - 1, rank]["places"]) | heard
     circle = only(events, "circle")
     assert [e["phase"] for e in circle if e["rank"] == 0][:2] == ["numbers", "circle"]
+
+
+def test_a_picture_tells_whose_sums_are_held_and_sent():
+    told = [event for event in spelt(load(MESSAGES)) if event["rank"] == 1]
+    assert [event["holds"]["sum"][0] for event in told[:2]] == [[2, 1], [3, 0, 1]]
+    assert told[2]["sends"] == [[2, "sum", [[3, 0, 1]]]]
+    assert told[-1]["sends"] == [[2, "sum", [[4, 3]]]], "what came a step before"
+    assert told[-1]["holds"] == {"sum": [[10, 0, 1, 2, 3]]}
 
 
 @pytest.mark.parametrize(
