@@ -27,8 +27,6 @@ from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 
 TRAFFIC = Counter()  # bytes that were copied, by (phase, from, to)
-BACK = {"scatter": "scatter back", "replicate": "add up", "gather": "gather back"}
-COPIES = [*BACK, *reversed(BACK.values())]  # in the order of a step
 
 
 def move(tensor, phase, source, target):
@@ -38,7 +36,7 @@ def move(tensor, phase, source, target):
     TRAFFIC[phase, source, target] += tensor.nbytes
     moved = tensor.clone()
     if moved.requires_grad:
-        moved.register_hook(lambda grad: move(grad, BACK[phase], target, source))
+        moved.register_hook(lambda grad: move(grad, f"{phase} back", target, source))
     return moved
 
 
@@ -49,14 +47,10 @@ def scatter(batch, devices):
 
 
 def replicate(module, device):
-    """Move what is a tensor; of a module, copy the shell, and replicate its parts."""
-    if isinstance(module, torch.Tensor):
-        return move(module, "replicate", 0, device)
-    replica = copy.copy(module)
-    for kind in ("_parameters", "_buffers", "_modules"):
-        parts = getattr(module, kind).items()
-        setattr(replica, kind, {name: replicate(part, device) for name, part in parts})
-    return replica
+    """Move the tensors of a module, and copy the shell around them."""
+    tensors = [*module.parameters(), *module.buffers()]
+    moved = {id(tensor): move(tensor, "replicate", 0, device) for tensor in tensors}
+    return copy.deepcopy(module, moved)  # what is in moved is not copied again
 
 
 def parallel_apply(replicas, pieces):
