@@ -17,6 +17,7 @@ PHASES = {
     "add up": "The gradients travel to device 0, which adds them up.",
     "update": "Device 0 takes the step. The others still hold the old weights.",
 }
+KEPT = {"add up": "replicate back"}  # a phase that a recording calls by another name
 
 
 def timed(events: Recording) -> Recording:
@@ -25,7 +26,7 @@ def timed(events: Recording) -> Recording:
     busy = {0} | {event["rank"] for event in events if event["phase"] == "gather"}
     works = {"forward": busy, "loss": {0}, "backward": busy, "update": {0}}
     for step, phase in enumerate(PHASES):
-        copies = [event for event in events if event["phase"] == phase]
+        copies = [event for event in events if event["phase"] == KEPT.get(phase, phase)]
         moving = {end for event in copies for end in (event["rank"], event["to"])}
         for lane in range(len(lanes)):
             bar = {"step": step, "lane": lane, "begin": step, "end": step + 1}
