@@ -28,7 +28,6 @@ from torch.distributed.elastic.multiprocessing import errors
 
 TRAFFIC = Counter()  # bytes that were copied, by (phase, from, to)
 BACK = {"scatter": "scatter back", "replicate": "add up", "gather": "gather back"}
-COPIES = [*BACK, *reversed(BACK.values())]  # in the order of a step
 
 
 def move(tensor, phase, source, target):
@@ -44,19 +43,14 @@ def move(tensor, phase, source, target):
 
 def scatter(batch, devices):
     """Cut the batch into pieces of rows, and move one to each device."""
-    pieces = batch.chunk(devices)
-    return [move(piece, "scatter", 0, d) for d, piece in enumerate(pieces)]
+    return [move(rows, "scatter", 0, d) for d, rows in enumerate(batch.chunk(devices))]
 
 
 def replicate(module, device):
-    """Move what is a tensor; of a module, copy the shell, and replicate its parts."""
-    if isinstance(module, torch.Tensor):
-        return move(module, "replicate", 0, device)
-    replica = copy.copy(module)
-    for kind in ("_parameters", "_buffers", "_modules"):
-        parts = getattr(module, kind).items()
-        setattr(replica, kind, {name: replicate(part, device) for name, part in parts})
-    return replica
+    """Move the tensors of a module, and copy the shell around them."""
+    tensors = [*module.parameters(), *module.buffers()]
+    moved = {id(tensor): move(tensor, "replicate", 0, device) for tensor in tensors}
+    return copy.deepcopy(module, moved)  # which finds its tensors there
 
 
 def parallel_apply(replicas, pieces):
@@ -120,24 +114,24 @@ def main():
         outputs = net(x), data_parallel(net, x, devices)
         losses = [nn.functional.mse_loss(output, y) for output in outputs]
         alone, by_hand = (torch.autograd.grad(loss, weights) for loss in losses)
-        says = f"{devices} devices find another gradient"
-        torch.testing.assert_close(by_hand, alone, msg=says)
+        torch.testing.assert_close(by_hand, alone, msg="threads find another gradient")
         with torch.no_grad():
             for weight, grad in zip(weights, by_hand):
                 weight -= 0.1 * grad
 
+    phases = [*dict.fromkeys(phase for phase, *_ in TRAFFIC)]  # as they came
     events = []
     for (phase, source, target), size in sorted(TRAFFIC.items()):
-        event = {"step": COPIES.index(phase), "rank": source, "to": target}
+        event = {"step": phases.index(phase), "rank": source, "to": target}
         events.append(event | {"phase": phase, "bytes": size})
     save_recording(args.record, [] if rank else events, picture="copies")
     if rank == 0:
         print("device  rows  bytes sent  bytes received")
-        rows = [len(piece) for piece in x.chunk(world_size)]
-        for d, count in enumerate(rows + [0] * (world_size - len(rows))):
+        rows = [len(piece) for piece in x.chunk(world_size)] + [0] * world_size
+        for d in range(world_size):
             sent = sum(event["bytes"] for event in events if event["rank"] == d)
             came = sum(event["bytes"] for event in events if event["to"] == d)
-            print(f"{d:6}  {count:4}  {sent:10}  {came:14}")
+            print(f"{d:6}  {rows[d]:4}  {sent:10}  {came:14}")
         print(f"ok: {world_size} devices find the gradient of one process")
 
 

@@ -25,7 +25,6 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-BATCH = 2  # a batch is what one worker brings
 WAYS = ("nobody", "worker", "rank", "rank and worker")
 
 
@@ -57,12 +56,11 @@ class Stream(IterableDataset):
 
 def read_stream(stream, workers):
     """Return what each worker of this rank brings."""
-    context = "fork" if workers else None  # a copy of this process, made in no time
-    how = {"num_workers": workers, "multiprocessing_context": context}
-    reads = [[] for _ in range(workers or 1)]
-    for batch in DataLoader(stream, BATCH, **how):
-        for worker, number in torch.stack(batch, dim=1).tolist():
-            reads[worker].append(number)
+    reads = [[] for _ in range(workers)]
+    # forked: a copy of this process, made in no time
+    how = {"num_workers": workers, "multiprocessing_context": "fork"}
+    for worker, number in DataLoader(stream, None, **how):  # None: no batches
+        reads[worker].append(number)
     return reads
 
 
@@ -93,8 +91,8 @@ def main():
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if not 0 <= args.samples <= 40:  # a picture has room for no more
         parser.error(f"--samples must be 0 to 40, not {args.samples}")
-    if not 0 <= args.workers <= 4:
-        parser.error(f"--workers must be 0 to 4, not {args.workers}")
+    if not 1 <= args.workers <= 4:
+        parser.error(f"--workers must be 1 to 4, not {args.workers}")
     if args.record and not args.record.absolute().parent.is_dir():
         parser.error(f"--record: there is no folder {args.record.parent}")
 
@@ -110,8 +108,7 @@ def main():
         backend = "nccl"
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
     rows = save_recording(args.record, events, picture="stream", samples=args.samples)
-    workers = args.workers or 1
-    of_each = (world_size * workers, world_size, workers, 1)  # reads, as it should be
+    of_each = (world_size * args.workers, world_size, args.workers, 1)  # reads due
     for step, (way, times) in enumerate(zip(WAYS, of_each)):
         ranks = [sum(row["reads"], []) for row in rows if row["step"] == step]
         found = Counter(sum(ranks, []))

@@ -17,6 +17,10 @@ BY_HAND = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(BY_HAND)
 
 
+# Replicas that are made once, and kept, learn nothing of the first update.
+STALE = "; replicas = vars(data_parallel).setdefault('kept', replicas)"
+
+
 @pytest.mark.parametrize("ranks", [5, 8])
 def test_more_ranks(ranks):
     run = torchrun(STEM, ranks=ranks, quiet=True)
@@ -56,6 +60,8 @@ def test_what_is_recorded_passes_device_0(ranks, rows):
     run = torchrun(STEM, "--rows", rows, ranks=ranks, record=True, quiet=True)
     assert all(0 in (event["rank"], event["to"]) for event in run.recording)
     assert len(run.recording) == 5 * (min(ranks, rows) - 1)
+    told = [[*PHASES].index(event["phase"]) for event in run.recording]
+    assert told == sorted(told), "the picture tells another order"
     drawn = timed(run.recording)
     for step, phase in enumerate(PHASES):
         bars = [e for e in drawn if e["step"] == step and "to" not in e]
@@ -82,7 +88,8 @@ def test_what_is_recorded_passes_device_0(ranks, rows):
     [
         ("grad: move(grad, BACK[phase], target, source)", "grad: 2 * grad"),
         ('move(out, "gather", d, 0) for', "(out.detach() if d else out) for"),
-        ("d, piece in enumerate(pieces)", "d, piece in enumerate(pieces[::-1])"),
+        ("enumerate(batch.chunk(devices))", "enumerate(batch.chunk(devices)[::-1])"),
+        ("range(len(pieces))]", f"range(len(pieces))]{STALE}"),
     ],
 )
 def test_another_gradient_is_noticed(right, wrong, tmp_path):
@@ -110,9 +117,22 @@ def test_what_a_replica_writes_is_lost_but_for_buffers_of_device_0():
     BY_HAND.data_parallel(norm, torch.arange(8.0).view(8, 1), 4)
     assert norm.running_mean.item() == 0.5
     assert norm.num_batches_tracked.item() == 1
+    norm.told = []
     shell = norm._replicate_for_data_parallel()
     shell.calls = 1
+    shell.told.append(1)
     assert not hasattr(norm, "calls")
+    assert norm.told == [1], "torch's own shells share a list"
+
+
+def test_weights_that_are_absent_or_shared_are_replicated_so():
+    BY_HAND.TRAFFIC.clear()
+    net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    net[1].weight = net[0].weight
+    replica = BY_HAND.replicate(net, 1)
+    assert replica[1].weight is replica[0].weight is not net[0].weight
+    assert replica[0].bias is None
+    assert dict(BY_HAND.TRAFFIC) == {("replicate", 0, 1): 16}
 
 
 def test_a_layer_inside_sends_the_gradient_of_its_rows_home():

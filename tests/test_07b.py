@@ -18,13 +18,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.mark.parametrize(
     ("ranks", "samples", "workers"),
-    [(5, 11, 3), (8, 20, 2), (8, 3, 1), (4, 0, 2), (1, 5, 0), (3, 40, 4)],
+    [(5, 11, 3), (8, 20, 2), (8, 3, 1), (4, 0, 2), (1, 5, 1), (3, 40, 4)],
 )
 def test_any_ranks_samples_and_workers(ranks, samples, workers):
     """Shared by both, each sample is read once, and nobody reads two more than another."""
     more = ("--samples", samples, "--workers", workers)
     run = torchrun(SCRIPT, *more, ranks=ranks, record=True, quiet=True)
-    places = ranks * (workers or 1)
+    places = ranks * workers
     said = [list(map(int, re.findall(r"\d+", line))) for line in run.lines[0][:-1]]
     for found, times in zip(said, (places, ranks, places // ranks, 1), strict=True):
         assert found[:2] == [samples * times, times]
@@ -66,7 +66,8 @@ def test_a_stream_that_is_shared_wrongly_fails(old, new, says, tmp_path):
     [
         (["--samples", "-1"], "--samples must be 0 to 40, not -1"),
         (["--samples", "41"], "--samples must be 0 to 40, not 41"),
-        (["--workers", "5"], "--workers must be 0 to 4, not 5"),
+        (["--workers", "5"], "--workers must be 1 to 4, not 5"),
+        (["--workers", "0"], "--workers must be 1 to 4, not 0"),
         (["--workers", "two"], "invalid int value: 'two'"),
         (["--record", "no/such/folder/x.jsonl"], "there is no folder no/such/folder"),
     ],
