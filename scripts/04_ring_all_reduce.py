@@ -26,16 +26,14 @@ def scatter_reduce(rank, world_size, exchange):
     """Each step: send one chunk right, add the one from the left to your own."""
     for step in range(world_size - 1):
         send = (rank - step) % world_size
-        recv = (send - 1) % world_size
-        exchange(send, add_to=recv)
+        exchange(send, add_to=(send - 1) % world_size)
 
 
 def allgather(rank, world_size, exchange):
     """Each step: send one complete chunk right, keep the one from the left."""
     for step in range(world_size - 1):
         send = (rank + 1 - step) % world_size
-        recv = (send - 1) % world_size
-        exchange(send, keep_in=recv)
+        exchange(send, keep_in=(send - 1) % world_size)
 
 
 def ring_all_reduce(tensor, spare, rank, world_size, note):
