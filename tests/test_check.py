@@ -108,6 +108,10 @@ def all_wait(rank, world_size, grad, send, recv):
     send((rank + 1) % world_size, grad)
 
 
+def before_the_first(rank, world_size, grad, send, recv):
+    grad.copy_(recv(rank - 1))
+
+
 def off_the_edge(rank, world_size, grad, send, recv):
     if rank > 0:
         grad.copy_(recv(rank - 1))
@@ -141,6 +145,7 @@ def added(rank, world_size, grad, send, recv):
         (too_early, "[10, 10, 10]: rank 1 sent before it had received"),
         (added, "[11, 11, 11]: what came belongs in the place of its own"),
         (off_the_edge, "rank 3 sends to rank 4, which is not there"),
+        (before_the_first, "rank 0 receives from rank -1, which is not there"),
         (None, "TypeError"),
     ],
     ids=lambda value: getattr(value, "__name__", None),

@@ -55,6 +55,9 @@ def simulate(
         def recv(source: int, *more) -> torch.Tensor:
             if more:
                 raise TypeError("it is recv(source), which returns a tensor")
+            if source not in range(size):
+                text = f"rank {rank} receives from rank {source}, which is not there"
+                raise ValueError(text)
             try:
                 tensor = boxes[source, rank].get(timeout=PATIENCE)
             except queue.Empty:
