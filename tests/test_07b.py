@@ -152,8 +152,8 @@ def test_words_say_what_each_worker_reads():
         ([3, 9], "there the ranks come first"),
         ([4], "how long is the leap"),
         ([10], "4 is the first"),
-        ([4, 11], "how many places are there"),
-        ([4, 10, 16], "there is no sample 16"),
+        ([4, 12], "how many places are there"),
+        ([4, 10, 13], "there is no sample 13"),
         ([10, 4], "right: "),
         (range(4, 13, 6), "right: "),
     ],
@@ -161,6 +161,11 @@ def test_words_say_what_each_worker_reads():
 def test_worker_reads(reads, says, capsys):
     check.worker_reads(reads)
     assert says in capsys.readouterr().out
+
+
+def blocks(r, w, k, n, samples):
+    place, size = r * n + k, samples // (w * n)
+    return range(place * size, samples if place + 1 == w * n else (place + 1) * size)
 
 
 def mine(r, w, k, n, samples):
@@ -176,10 +181,11 @@ def mine(r, w, k, n, samples):
         (lambda r, w, k, n, s: range(s), "who tells workers apart?"),
         (lambda r, w, k, n, s: range(r, s, w), "who tells workers apart?"),
         (lambda r, w, k, n, s: range(k, s, n), "who tells the ranks apart?"),
-        (lambda r, w, k, n, s: range(k * w + r, s, w * n + 1), "nobody reads"),
-        (lambda r, w, k, n, s: range(k * w + r, s, w), "is the leap ranks"),
+        (lambda r, w, k, n, s: range(k * w + r, s, w * n + 1), "nobody reads 2: is"),
+        (lambda r, w, k, n, s: range(k * w + r, s, w), "both read 1. is the leap"),
         (lambda r, w, k, n, s: range(k * w + r, s + 1, w * n), "there is no sample"),
-        (lambda *p: [*mine(*p)] * 2, "more than once"),
+        (lambda *p: [*mine(*p)] * 2, "one worker reads 0 more"),
+        (blocks, "one worker reads 5, another 3"),
         (lambda r, w, k, n, s: [] if r or k else range(s), "another 0"),
         (lambda r, w, k, n, s: range(r * n + k, s, w * n), "right: "),
         (mine, "right: "),
