@@ -227,7 +227,7 @@ def famous(weight, all_reduce, world_size):
         (lambda *args: ..., "your turn"),
         (lambda *args: None, "your turn"),
         (famous, "it averages the weights"),
-        (sums, "becomes 16, a sum: divide it in place"),
+        (sums, "with 2 ranks, weight.grad becomes 16, a sum: divide it in place"),
         (new_name, "a sum: divide it in place"),
         (a_copy, "not put into weight.grad"),
         (steps_too, "that is the optimizer's work"),

@@ -117,6 +117,10 @@ def ends_outside(model, batches):
             model(batch).backward()
 
 
+def pair_outside(model, batches):
+    (none_inside if len(batches) == 2 else forward_inside)(model, batches)
+
+
 def third_outside(model, batches):
     for i, batch in enumerate(batches):
         with nullcontext() if i == 2 else model.no_sync():
@@ -167,6 +171,7 @@ def by_its_name(model, batches):
         (all_inside, "no backward averages"),
         (none_inside, "3 backwards average"),
         (ends_outside, "2 backwards average"),
+        (pair_outside, "with 2 batches, 2 backwards average"),
         (third_outside, "with 1 batch, no backward averages"),
         (first_outside, "averaged by none"),
         (forgets_the_last, "backward ran for 2"),

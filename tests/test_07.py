@@ -345,7 +345,7 @@ def last_again(n, r, w, s, e):
             lambda n, r, w, s, e: order(n, s + e)[: n // w * w][r::w],
             "the end of the order is cut",
         ),
-        (last_again, "the order starts over"),
+        (last_again, "it ends with 6, not 8: the order starts over"),
         (sorted_alone, "12 samples, rank 0 of 1, seed 0, epoch 0: nobody has shuffled"),
         (always_more, "so nothing is to come twice"),
         (lambda n, r, w, s, e: full(n, w, 1000 * s + e)[r::w], "from seed + epoch?"),
