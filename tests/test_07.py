@@ -222,6 +222,8 @@ def test_a_sample_read_again_or_by_nobody_is_marked():
     assert "read again" in grid.strip(made())
     assert "read again" not in grid.strip(dropped)
     assert "not read in this epoch" in grid.strip(dropped)
+    crossed = grid.strip(dropped).count('stroke-dasharray="3 2"')
+    assert crossed == 4 + 1, "each epoch, and what the mark means"
 
 
 def test_a_moving_grid_is_small_where_it_is_committed():

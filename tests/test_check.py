@@ -109,6 +109,10 @@ def not_alone(rank, world_size, grad, send, recv):
     return 1 / (world_size - 1)
 
 
+def not_in_pairs(rank, world_size, grad, send, recv):
+    return not_alone(rank, world_size, grad, send, recv) / (world_size - 2)
+
+
 def full_turn(rank, world_size, grad, send, recv):
     if rank > 0:
         grad.copy_(recv(rank - 1))
@@ -155,6 +159,7 @@ def added(rank, world_size, grad, send, recv):
         (endless, "does not end: is there an endless loop?"),
         (boss, "may only pass on to its right"),
         (not_alone, "with 1 rank, it raised ZeroDivisionError"),
+        (not_in_pairs, "with 2 ranks, it raised ZeroDivisionError"),
         (shortcut, "may only pass on to its right"),
         (full_turn, "the last one sends too"),
         (own_name, "must change grad itself"),
@@ -174,6 +179,11 @@ def test_ring_broadcast(program, says, capsys, monkeypatch):
     assert says in capsys.readouterr().out
     while threading.active_count() > before:
         time.sleep(0.01)  # for ever, if a loop of the learner's goes on
+
+
+def even(numel, world_size):
+    edges = [numel * chunk // world_size for chunk in range(world_size + 1)]
+    return [*zip(edges, edges[1:])]
 
 
 @pytest.mark.parametrize(
@@ -204,6 +214,9 @@ def test_ring_broadcast(program, says, capsys, monkeypatch):
             lambda n, w: [(c * n // w, (c + 1) * n // w - 1) for c in range(w)],
             "end is one past the last",
         ),
+        (lambda n, w: 1 / (n // w) and even(n, w), "bounds(3, 4) raised ZeroDivision"),
+        (lambda n, w: n / n and even(n, w), "bounds(0, 2) raised ZeroDivisionError"),
+        (lambda n, w: 1 / (w - 1) and even(n, w), "bounds(7, 1) raised ZeroDivision"),
     ],
     ids=[
         "nothing",
@@ -217,6 +230,9 @@ def test_ring_broadcast(program, says, capsys, monkeypatch):
         "floats",
         "ends",
         "inclusive",
+        "few",
+        "no numbers",
+        "one rank",
     ],
 )
 def test_uneven_chunks(bounds, says, capsys):
