@@ -110,11 +110,14 @@ def test_a_picture_holds_every_read():
         assert numbers == found + feet + Counter(range(11)), "cells, counts, the stream"
     for svg in (film(recording).svg, animate(recording)):
         ElementTree.fromstring(svg)
-    assert f'height="{4 * Sheet(recording).height}"' in film(recording).svg
+    tall = Sheet(recording).height
+    for mark in (f'height="{4 * tall}"', *(f"(0 {i * tall})" for i in range(4))):
+        assert mark in film(recording).svg
     for samples in (0, 16, 26, 40):
         sheet = Sheet(made(ONCE, samples=samples))
         assert sheet.x(samples) < sheet.width
     assert Sheet(list(made(ONCE, samples=16))).samples == 6, "as far as it is read"
+    assert Sheet(list(made([[[]]]))).samples == 0
     assert repr(Player(recording)) == "Player: 4 states"
     with pytest.raises(ValueError, match="step is a number from 0 to 3, not 4"):
         still(recording, 4)
