@@ -85,6 +85,8 @@ def test_a_wrong_argument_gets_one_line(arguments, says):
         ((0, 1, 12), "rank 9 is not on node 0"),
         ((2, 9, 12), "begin anew"),
         ((2, 2, 12), "rank 8 is the first"),
+        ((1, 1, 12), "node 1 has ranks 4 to 7"),
+        ((2, 0, 12), "local rank 0 on that node is rank 8"),
         ((2, 3, 12), "not number 3"),
         ((2, 1, 12), "right: node 2"),
     ],

@@ -89,6 +89,10 @@ def test_two_means(answers, says, capsys):
     assert says in capsys.readouterr().out
 
 
+def needs_samples(means, counts):
+    return sum(m * c * c / c for m, c in zip(means, counts)) / sum(counts)
+
+
 def by_ranks(means, counts):
     return sum(m * c for m, c in zip(means, counts)) / len(means)
 
@@ -105,6 +109,10 @@ def by_ranks(means, counts):
         (lambda means, counts: sum(m * c for m, c in zip(means, counts)), "gave a sum"),
         (by_ranks, "divided by the ranks"),
         (lambda means, counts: 7, "gave 7, not 3.25"),
+        (lambda means, counts: 1.8, "gave 1.8, not 3.25"),
+        (lambda means, counts: 12.5, "gave 12.5, not 3.25"),
+        (lambda means, counts: 3.25, "[2, 2, 2, 2]) gave 3.25, not 4"),
+        (needs_samples, "weigh([5.0, 0.0], [3, 0]) raised ZeroDivisionError"),
         (lambda means, counts: sum(means) / sum(counts), "stands for all samples"),
         (
             lambda means, counts: sum(m / c for m, c in zip(means, counts)),
@@ -158,6 +166,10 @@ def stays_away(w, x, y, all_reduce):
     return w - all_reduce(slope(w, x, y).sum())
 
 
+def one_raises(w, x, y, all_reduce):
+    return 0 * all_reduce(1 // int(x[0].item() != 2))
+
+
 def when_it_has_some(w, x, y, all_reduce):
     if len(x) == 0:
         return w
@@ -185,6 +197,8 @@ def by_autograd(w, x, y, all_reduce):
         (when_it_has_some, "not all ranks call all_reduce equally often"),
         (stays_away, "the weights end apart"),
         (lambda w, x, y, all_reduce: 1 / 0, "ZeroDivisionError"),
+        (one_raises, "with 4 ranks, it raised ZeroDivisionError"),
+        (lambda *given: len(given[1]) == 4 and alone(*given), "with 2 ranks, the weig"),
         (by_autograd, "right: all ranks take the step"),
     ],
 )

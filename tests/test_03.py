@@ -165,6 +165,11 @@ def adds(rank, world_size, grad, send, recv):
     grad += own
 
 
+def one_adds(rank, world_size, grad, send, recv):
+    by_parity(rank, world_size, grad, send, recv)
+    grad += 8 * (rank == 1)
+
+
 @pytest.mark.parametrize(
     ("program", "says"),
     [
@@ -175,10 +180,11 @@ def adds(rank, world_size, grad, send, recv):
         (nothing_sent, "no rank has sent anything"),
         (all_send_first, "rank 0 sends to rank 1, which waits, too"),
         (all_receive_first, "rank 0 waits for rank 3, which waits, too"),
-        (overwrites, "received before it sent, and passed on what came"),
+        (overwrites, "rank 1 holds 4, rank 3's number: rank 0 received before it sent"),
         (leftwards, "its right neighbour's number"),
         (new_name, "change grad itself"),
         (adds, "not its left neighbour's number"),
+        (one_adds, "rank 1 holds 9, not its left neighbour's number"),
         (by_parity, "right: "),
         (None, "TypeError"),
     ],
@@ -259,20 +265,32 @@ def to_itself(rank, world_size, grad, send, recv):
         grad[other] = recv(other)
 
 
+def not_alone(rank, world_size, grad, send, recv):
+    to_itself(rank, world_size, grad, send, recv)
+    return 1 / (world_size - 1)
+
+
+def not_in_pairs(rank, world_size, grad, send, recv):
+    to_itself(rank, world_size, grad, send, recv)
+    return 1 / (world_size - 2)
+
+
 @pytest.mark.parametrize(
     ("program", "says"),
     [
         (untouched, "your turn"),
         (nothing, "no rank has sent anything"),
-        (own_name, "change grad itself"),
+        (own_name, "with 4 ranks, rank 0 still holds its own pieces: change grad"),
         (too_early, "has one of them twice"),
         (backwards, "out of order"),
         (sums, "nothing is to be added"),
         (whole_lists, "a piece for each is enough"),
-        (same_piece, "which piece was sent"),
+        (same_piece, "rank 0 got 21 from rank 1, and that is for somebody else: which"),
         (waits, "which waits, too"),
         (neighbours, "still holds its own 11 where rank 1's piece should be"),
         (to_itself, "right: "),
+        (not_alone, "with 1 rank, it raised ZeroDivisionError"),
+        (not_in_pairs, "with 2 ranks, it raised ZeroDivisionError"),
         (None, "TypeError"),
     ],
     ids=lambda value: getattr(value, "__name__", None),

@@ -110,6 +110,7 @@ def test_a_long_picture_draws_once_what_it_shows_often():
         ((32, [12, 22, 32, 42], 108), "the root is rank 3"),
         ((23, [12, 22, 32, 42], 108), "the tens say who gives"),
         ((33, [12, 22, 32, 42], 108), "would give to rank 3"),
+        ((12, [12, 22, 32, 42], 108), "12 comes from rank 0"),
         ((7, [12, 22, 32, 42], 108), "7 is not rank 3's piece"),
         ((42, 12, 108), "a list, such as"),
         (([42], [12, 22, 32, 42], 108), "one whole number"),
@@ -202,7 +203,14 @@ def empties_first(rank, world_size, loss, all_reduce):
         ),
         (lambda r, n, loss, add: (add(loss), r or None)[1], "3 told, not rank 0"),
         (lambda r, n, loss, add: (add(loss), told(r, loss.item()))[1], "mean is 2.5"),
-        (lambda r, n, loss, add: (add(loss), None if r else 2.5)[1], "not the text"),
+        (
+            lambda r, n, loss, add: (add(loss), None if r else 2.5)[1],
+            "returned 2.5, and",
+        ),
+        (
+            lambda r, n, loss, add: (add(loss), told(r, loss.item() / 4))[1],
+            "mean is 1.5",
+        ),
         (lambda r, n, loss, add: (add(loss), told(r, "nan"))[1], "the mean is 2.5"),
         (lambda r, n, loss, add: 1 / 0, "rank 0 raised ZeroDivisionError"),
         (lambda r, n, loss, add: (r or add(loss), add(loss)), "[2, 1, 1, 1]"),

@@ -161,6 +161,7 @@ def test_a_player_of_several_timelines_chooses_among_them():
         ((2, 2, 10), "so it is not full yet"),
         ((2, 5, 10), "a bucket begins when it is full"),
         ((2, 1, 10), "not full after 1 gradients"),
+        ((2, 3, 6), "not 6: with 4 MiB in it"),
         ((2, 3, 5), "still takes the next weight"),
         ((2, 3, 16), "no bucket has 16 MiB"),
         (("2", 3, 10), "each answer is a number"),
@@ -205,6 +206,16 @@ def divides_twice(weight, all_reduce, world_size):
     weight.grad /= world_size
 
 
+def halves(weight, all_reduce, world_size):
+    all_reduce(weight.grad)
+    weight.grad /= 2
+
+
+def halves_at_most(weight, all_reduce, world_size):
+    all_reduce(weight.grad)
+    weight.grad /= min(world_size, 2)
+
+
 def famous(weight, all_reduce, world_size):
     all_reduce(weight.data)
     weight.data /= world_size
@@ -216,11 +227,13 @@ def famous(weight, all_reduce, world_size):
         (lambda *args: ..., "your turn"),
         (lambda *args: None, "your turn"),
         (famous, "it averages the weights"),
-        (sums, "becomes 16, a sum: divide it in place"),
+        (sums, "with 2 ranks, weight.grad becomes 16, a sum: divide it in place"),
         (new_name, "a sum: divide it in place"),
         (a_copy, "not put into weight.grad"),
         (steps_too, "that is the optimizer's work"),
         (divides_twice, "not 8"),
+        (halves, "with 1 rank, the gradient becomes 3, not 6"),
+        (halves_at_most, "with 3 ranks, the gradient becomes 13, not 8.66667"),
         (None, "TypeError"),
         (another_grad, "right: "),
     ],

@@ -111,6 +111,30 @@ def first_outside(model, batches):
             model(batch).backward()
 
 
+def ends_outside(model, batches):
+    for batch in batches:
+        with nullcontext() if batch in batches[::2] else model.no_sync():
+            model(batch).backward()
+
+
+def pair_outside(model, batches):
+    (none_inside if len(batches) == 2 else forward_inside)(model, batches)
+
+
+def third_outside(model, batches):
+    for i, batch in enumerate(batches):
+        with nullcontext() if i == 2 else model.no_sync():
+            model(batch).backward()
+
+
+def every_backward_inside(model, batches):
+    for batch in batches:
+        with nullcontext() if batch is batches[-1] else model.no_sync():
+            loss = model(batch)
+        with model.no_sync():
+            loss.backward()
+
+
 def forgets_the_last(model, batches):
     with model.no_sync():
         for batch in batches[:-1]:
@@ -146,6 +170,9 @@ def by_its_name(model, batches):
         (backward_inside, "the forward decides"),
         (all_inside, "no backward averages"),
         (none_inside, "3 backwards average"),
+        (ends_outside, "2 backwards average"),
+        (pair_outside, "with 2 batches, 2 backwards average"),
+        (third_outside, "with 1 batch, no backward averages"),
         (first_outside, "averaged by none"),
         (forgets_the_last, "backward ran for 2"),
         (lambda model, batches: sum(map(model, batches)).backward(), "a sum keeps all"),
@@ -155,6 +182,7 @@ def by_its_name(model, batches):
         (lambda model, batches: [*map(model, batches)], "no backward ran"),
         (forgets_the_others, "zero_grad forgot"),
         (forward_inside, "right: "),
+        (every_backward_inside, "right: "),
         (by_its_name, "right: "),
         (None, "TypeError"),
     ],

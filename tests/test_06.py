@@ -97,7 +97,7 @@ def made_up():
     header |= {"measured": True, "machine": "m", "torch": "t", "date": "d"}
     events = [
         {"step": step, "rank": 0, "workload": "x", "method": method, "ms": ms}
-        | {"pace": 2.0 if step <= 6 else 1.0}
+        | {"pace": 2.0 if step <= 6 else 1.25 if step == 7 else 1.0}
         for step in range(1, 11)
         for method, ms in (("one process", 50.0), ("DDP", 60.0))
     ]
@@ -109,6 +109,7 @@ def made_up():
 def test_a_disturbed_round_does_not_count():
     events = made_up()
     assert race.medians(events, "x") == {"one process": 50, "DDP": 60}
+    assert len(race.calm(events, "x")) == 8, "1.25 times the best is still calm"
     for event in events:
         event["pace"] = 1.0
         event["ms"] = 1050.0 if event["step"] < 8 else 50.0
@@ -124,6 +125,7 @@ def test_a_lane_counts_the_samples_of_all_its_ranks():
         assert all(e["end"] - e["begin"] <= ms for e in own)
         assert own[-1]["end"] == 6 * 60
     ElementTree.fromstring(race.animate(events))
+    ElementTree.fromstring(race.strip(events))
     assert race.frame(events, 0) == race.frame(copy.deepcopy(events), 0)
 
 
@@ -173,6 +175,10 @@ def ring(compute, size, slow, ranks):
         (lambda c, s, m, n: c + 2 * (n - 1) * s * m, "as device 0 of DP does"),
         (ring, "without the time to compute"),
         (lambda c, s, m, n: 1, "gave 1, not 51.5"),
+        (lambda c, s, m, n: 51.7, "gave 51.7, not 51.5"),
+        (lambda c, s, m, n: 56.5, "gave 56.5, not 51.5"),
+        (lambda c, s, m, n: 51.5, "step_time(10, 16, 2, 2) gave 51.5, not 42"),
+        (lambda *given: given[0] + ring(*given) / 2, "sends one phase of the ring"),
         (lambda c, s, m, n: 1 / 0, "ZeroDivisionError"),
         (lambda *given: given[0] + ring(*given), "right: compute"),
     ],

@@ -222,6 +222,8 @@ def test_a_sample_read_again_or_by_nobody_is_marked():
     assert "read again" in grid.strip(made())
     assert "read again" not in grid.strip(dropped)
     assert "not read in this epoch" in grid.strip(dropped)
+    crossed = grid.strip(dropped).count('stroke-dasharray="3 2"')
+    assert crossed == 4 + 1, "each epoch, and what the mark means"
 
 
 def test_a_moving_grid_is_small_where_it_is_committed():
@@ -243,7 +245,10 @@ def test_a_player_shows_grids_by_epoch_and_by_name():
 
 def test_the_six_runs_are_what_they_are_said_to_be():
     runs = {name: Grid(check.mystery(name)) for name in "abcdef"}
-    same = {name: [run.same(e) for e in range(4)] for name, run in runs.items()}
+    same = {
+        name: [run.same(e) for e in range(len(run.epochs))]
+        for name, run in runs.items()
+    }
     assert same["e"] == same["c"] == [None, 0, 0, 0]
     assert same["b"] == [None, 0, None, None]
     assert same["a"] == same["f"] == same["d"] == [None] * 4
@@ -259,6 +264,7 @@ def test_the_six_runs_are_what_they_are_said_to_be():
     [
         (("c", ..., "d"), "your turn"),
         (("c", 2, "d"), 'one of "a" to "f"'),
+        (("c", "g", "d"), 'one of "a" to "f"'),
         (("e", "b", "d"), "nobody shuffles there"),
         (("b", "c", "d"), "only epoch 1 has the order of epoch 0"),
         (("c", "f", "d"), "another seed, and all is well"),
@@ -310,6 +316,10 @@ def always_more(n, r, w, s, e):
     return found[r::w]
 
 
+def sorted_alone(n, r, w, s, e):
+    return list(range(n)) if w == 1 else full(n, w, s + e)[r::w]
+
+
 def last_again(n, r, w, s, e):
     found = order(n, s + e)
     return (found + found[::-1][: -n % w])[r::w]
@@ -337,7 +347,8 @@ def last_again(n, r, w, s, e):
             lambda n, r, w, s, e: order(n, s + e)[: n // w * w][r::w],
             "the end of the order is cut",
         ),
-        (last_again, "the order starts over"),
+        (last_again, "it ends with 6, not 8: the order starts over"),
+        (sorted_alone, "12 samples, rank 0 of 1, seed 0, epoch 0: nobody has shuffled"),
         (always_more, "so nothing is to come twice"),
         (lambda n, r, w, s, e: full(n, w, 1000 * s + e)[r::w], "from seed + epoch?"),
         (lambda n, r, w, s, e: full(n, w, s + e)[r::w], "right: "),

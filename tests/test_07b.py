@@ -110,6 +110,14 @@ def test_a_picture_holds_every_read():
         assert numbers == found + feet + Counter(range(11)), "cells, counts, the stream"
     for svg in (film(recording).svg, animate(recording)):
         ElementTree.fromstring(svg)
+    tall = Sheet(recording).height
+    for mark in (f'height="{4 * tall}"', *(f"(0 {i * tall})" for i in range(4))):
+        assert mark in film(recording).svg
+    for samples in (0, 16, 26, 40):
+        sheet = Sheet(made(ONCE, samples=samples))
+        assert sheet.x(samples) < sheet.width
+    assert Sheet(list(made(ONCE, samples=16))).samples == 6, "as far as it is read"
+    assert Sheet(list(made([[[]]]))).samples == 0
     assert repr(Player(recording)) == "Player: 4 states"
     with pytest.raises(ValueError, match="step is a number from 0 to 3, not 4"):
         still(recording, 4)
@@ -152,8 +160,8 @@ def test_words_say_what_each_worker_reads():
         ([3, 9], "there the ranks come first"),
         ([4], "how long is the leap"),
         ([10], "4 is the first"),
-        ([4, 11], "how many places are there"),
-        ([4, 10, 16], "there is no sample 16"),
+        ([4, 12], "how many places are there"),
+        ([4, 10, 13], "there is no sample 13"),
         ([10, 4], "right: "),
         (range(4, 13, 6), "right: "),
     ],
@@ -161,6 +169,11 @@ def test_words_say_what_each_worker_reads():
 def test_worker_reads(reads, says, capsys):
     check.worker_reads(reads)
     assert says in capsys.readouterr().out
+
+
+def blocks(r, w, k, n, samples):
+    place, size = r * n + k, samples // (w * n)
+    return range(place * size, samples if place + 1 == w * n else (place + 1) * size)
 
 
 def mine(r, w, k, n, samples):
@@ -176,10 +189,11 @@ def mine(r, w, k, n, samples):
         (lambda r, w, k, n, s: range(s), "who tells workers apart?"),
         (lambda r, w, k, n, s: range(r, s, w), "who tells workers apart?"),
         (lambda r, w, k, n, s: range(k, s, n), "who tells the ranks apart?"),
-        (lambda r, w, k, n, s: range(k * w + r, s, w * n + 1), "nobody reads"),
-        (lambda r, w, k, n, s: range(k * w + r, s, w), "is the leap ranks"),
+        (lambda r, w, k, n, s: range(k * w + r, s, w * n + 1), "nobody reads 2: is"),
+        (lambda r, w, k, n, s: range(k * w + r, s, w), "both read 1. is the leap"),
         (lambda r, w, k, n, s: range(k * w + r, s + 1, w * n), "there is no sample"),
-        (lambda *p: [*mine(*p)] * 2, "more than once"),
+        (lambda *p: [*mine(*p)] * 2, "one worker reads 0 more"),
+        (blocks, "one worker reads 5, another 3"),
         (lambda r, w, k, n, s: [] if r or k else range(s), "another 0"),
         (lambda r, w, k, n, s: range(r * n + k, s, w * n), "right: "),
         (mine, "right: "),

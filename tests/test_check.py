@@ -52,6 +52,7 @@ def test_there_is_a_solution_for_each_exercise():
         ((..., 8, 160), "your turn"),
         ((3, 8, 160), "torch's reduce_scatter hands"),
         ((2, 8, 160), "chunk 2 is complete on rank 1"),
+        ((1, 8, 160), "chunk 1 is complete on rank 0"),
         ((0, 8, 160), "chunk 0 is complete on rank 4"),
         ((7, 8, 160), "rank 3 does not end scatter-reduce with 7"),
         ((4, 6, 160), "6 would do for four ranks"),
@@ -61,6 +62,8 @@ def test_there_is_a_solution_for_each_exercise():
         ((4, 8, 80), "one phase"),
         ((4, 8, 800), "a message is one chunk"),
         ((4, 8, 20), "one message"),
+        ((4, 8, 200), "10 messages of 20"),
+        ((4, 8, 100), "the size of the gradient"),
         (("chunk 4", 8, 160), "each answer is a whole number"),
         ((4, 8, 160), "right: chunk 4, 8 messages, 160 bytes"),
     ],
@@ -88,6 +91,26 @@ def boss(rank, world_size, grad, send, recv):
             send(other, grad)
     else:
         grad.copy_(recv(0))
+
+
+def shortcut(rank, world_size, grad, send, recv):
+    if rank > 0:
+        grad.copy_(recv(0 if rank == 2 else rank - 1))
+    for other in {0: (1, 2), 1: ()}.get(rank, (rank + 1,)):
+        if other < world_size:
+            send(other, grad)
+
+
+def not_alone(rank, world_size, grad, send, recv):
+    if rank > 0:
+        grad.copy_(recv(rank - 1))
+    if rank < world_size - 1:
+        send(rank + 1, grad)
+    return 1 / (world_size - 1)
+
+
+def not_in_pairs(rank, world_size, grad, send, recv):
+    return not_alone(rank, world_size, grad, send, recv) / (world_size - 2)
 
 
 def full_turn(rank, world_size, grad, send, recv):
@@ -139,6 +162,9 @@ def added(rank, world_size, grad, send, recv):
         (nothing, "no rank has sent anything"),
         (endless, "does not end: is there an endless loop?"),
         (boss, "may only pass on to its right"),
+        (not_alone, "with 1 rank, it raised ZeroDivisionError"),
+        (not_in_pairs, "with 2 ranks, it raised ZeroDivisionError"),
+        (shortcut, "may only pass on to its right"),
         (full_turn, "the last one sends too"),
         (own_name, "must change grad itself"),
         (all_wait, "rank 0 waits for rank 3, which waits, too"),
@@ -160,6 +186,11 @@ def test_ring_broadcast(program, says, capsys, monkeypatch):
         time.sleep(0.01)  # for ever, if a loop of the learner's goes on
 
 
+def even(numel, world_size):
+    edges = [numel * chunk // world_size for chunk in range(world_size + 1)]
+    return [*zip(edges, edges[1:])]
+
+
 @pytest.mark.parametrize(
     ("bounds", "says"),
     [
@@ -168,14 +199,14 @@ def test_ring_broadcast(program, says, capsys, monkeypatch):
         (lambda n, w: [(0, n)], "gave 1 chunks for 4 ranks"),
         (
             lambda n, w: [(c * (n // w), (c + 1) * (n // w)) for c in range(w)],
-            "leaves out",
+            "leaves out number 8:",
         ),
         (lambda n, w: [(0, n)] * w, "in two chunks"),
         (
             lambda n, w: [
                 (min(c * -(-n // w), n), min((c + 1) * -(-n // w), n)) for c in range(w)
             ],
-            "the largest sets the pace",
+            "bounds(10, 4) has chunks of [3, 3, 3, 1]: the largest",
         ),
         (
             lambda n, w: [(c * n // w, (c + 1) * n // w) for c in reversed(range(w))],
@@ -183,11 +214,14 @@ def test_ring_broadcast(program, says, capsys, monkeypatch):
         ),
         (lambda n, w: 1 / 0, "ZeroDivisionError"),
         (lambda n, w: [(c * n / w, (c + 1) * n / w) for c in range(w)], "not a whole"),
-        (lambda n, w: [n // w] * w, "a chunk is a pair"),
+        (lambda n, w: [(c + 1) * n // w for c in range(w)], "has 2: a chunk is a pair"),
         (
             lambda n, w: [(c * n // w, (c + 1) * n // w - 1) for c in range(w)],
             "end is one past the last",
         ),
+        (lambda n, w: 1 / (n // w) and even(n, w), "bounds(3, 4) raised ZeroDivision"),
+        (lambda n, w: n / n and even(n, w), "bounds(0, 2) raised ZeroDivisionError"),
+        (lambda n, w: 1 / (w - 1) and even(n, w), "bounds(7, 1) raised ZeroDivision"),
     ],
     ids=[
         "nothing",
@@ -199,8 +233,11 @@ def test_ring_broadcast(program, says, capsys, monkeypatch):
         "reversed",
         "raises",
         "floats",
-        "lengths",
+        "ends",
         "inclusive",
+        "few",
+        "no numbers",
+        "one rank",
     ],
 )
 def test_uneven_chunks(bounds, says, capsys):

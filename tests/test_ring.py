@@ -80,6 +80,22 @@ def test_the_mistake_is_named(events):
         verify(events)
 
 
+@pytest.mark.parametrize(
+    ("ends", "says"),
+    [
+        (1110, "ends with 1110 in chunk 0: missing are the numbers of rank 0$"),
+        (12, "ends with 0012 in chunk 0: missing are the numbers of ranks 2 and 3$"),
+        (1211, "ends with 1211 in chunk 0: not once are the numbers of rank 2$"),
+    ],
+)
+def test_a_wrong_end_names_the_ranks(events, ends, says):
+    last = [event | {"step": 0} for event in events if event["step"] == 6]
+    verify(last)
+    last[1]["chunks"] = [ends, *last[1]["chunks"][1:]]
+    with pytest.raises(WrongRecording, match=f"^rank 1 {says}"):
+        verify(last)
+
+
 def test_the_order_of_notes_does_not_matter(events):
     shuffled = random.Random(1).sample(events, len(events))
     assert animate(shuffled) == animate(events)
@@ -199,5 +215,6 @@ def test_a_simulated_error_comes_before_those_that_wait_for_it(monkeypatch):
 def test_notes_count_steps_by_rank():
     notes = Notes()
     for rank in (0, 1, 1):
-        notes.add(rank, torch.tensor([1, 2]).split(1))
+        notes.add(rank, torch.tensor([1, 1, 2, 2]).split(2))
+    assert notes[0]["chunks"] == [1, 2], "the first number of each"
     assert [(e["rank"], e["step"]) for e in notes] == [(0, 0), (1, 0), (1, 1)]

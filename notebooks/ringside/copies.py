@@ -1,7 +1,7 @@
 """Tells one step of nn.DataParallel as a timeline of devices.
 
 A recording keeps the copies alone: who sent how many bytes to whom, in which phase. A
-device whose output was gathered has computed, as has device 0; who does nothing waits.
+device that has sent anything has computed, as has device 0; who does nothing waits.
 """
 
 from .recording import Recording
@@ -22,7 +22,7 @@ PHASES = {
 def timed(events: Recording) -> Recording:
     """Return a timeline: in every phase a bar for each device, and an arrow a copy."""
     lanes, found = [f"device {d}" for d in range(events.header["ranks"])], []
-    busy = {0} | {event["rank"] for event in events if event["phase"] == "gather"}
+    busy = {0} | {event["rank"] for event in events}
     works = {"forward": busy, "loss": {0}, "backward": busy, "update": {0}}
     for step, phase in enumerate(PHASES):
         copies = [event for event in events if event["phase"] == phase]

@@ -55,7 +55,10 @@ def column(sheet: Sheet, step: int, number: int) -> str:
     half, cells, names = sheet.wide / 2 - 1, "", ""
     for rank, worker, y in sheet.lines:
         if number in sheet.reads[step][rank][worker]:
-            d, hue = box(sheet.x(number), y, sheet.wide - 2, CELL), HUES[rank % 9]
+            d, hue = (
+                box(sheet.x(number), y, sheet.wide - 2, CELL),
+                HUES[rank % len(HUES)],
+            )
             cells += f'<path fill="{hue}" d="{d}"/>'
             names += (
                 f'<text x="{n(sheet.x(number) + half)}" y="{y + 15}">{number}</text>'
@@ -78,7 +81,9 @@ def scenery(sheet: Sheet) -> str:
         frames += "".join(box(x, y, sheet.wide - 2, CELL) for *_, y in sheet.lines)
     for rank, worker, y in sheet.lines:
         if not worker:
-            parts.append(f'<path fill="{HUES[rank % 9]}" d="{box(4, y, 4, CELL)}"/>')
+            parts.append(
+                f'<path fill="{HUES[rank % len(HUES)]}" d="{box(4, y, 4, CELL)}"/>'
+            )
             parts.append(text(14, y + 15, f"rank {rank}", 13, BOLD))
         parts.append(text(66, y + 15, f"worker {worker}", 12))
     return f'<path fill="#fff" stroke="#c3cad4" d="{frames}"/>' + "".join(parts)

@@ -101,7 +101,6 @@ def report_mistake(program: Callable) -> str | None:
                 given[rank].append(tensor.clone())
                 door.wait(mailboxes.PATIENCE)
                 tensor.copy_(sum(numbers[len(given[rank]) - 1] for numbers in given))
-                door.wait(mailboxes.PATIENCE)
 
             loss = torch.tensor([float(rank + 1)])
             told[rank] = program(rank, size, loss, all_reduce)

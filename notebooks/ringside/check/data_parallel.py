@@ -111,7 +111,7 @@ def collect_mistake(function: Callable) -> str | None:
             return f"{what}: {mistake}"
     weight = torch.ones(2, 1, requires_grad=True)
     for what, each in (("rows", weight), ("losses", weight.sum())):
-        if not function([each * 1, each * 2]).requires_grad:
+        if not function([each, each]).requires_grad:
             lost = "the gradient can't find its way back: join, don't copy the numbers"
             return f"{what}: {lost}"
     return None

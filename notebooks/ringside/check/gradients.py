@@ -52,26 +52,27 @@ def fixed_hook(hook: Callable) -> None:
 def hook_mistake(hook: Callable) -> str | None:
     """Return what is wrong with a hook that should average a gradient, or None."""
     for size in (2, 1, 3):
+        case = f"with {size} rank{'s' * (size > 1)},"
         weight, called = torch.full((2,), 8.0, requires_grad=True), []
         weight.grad = torch.full((2,), 6.0)  # another rank has 4 more, or two have
 
         def all_reduce(tensor: torch.Tensor, weight=weight, called=called, size=size):
-            """Add what other ranks would: equal weights, and gradients of 10."""
+            """Add what other ranks would, gradients of 10."""
             if not isinstance(tensor, torch.Tensor):
                 raise TypeError("all_reduce takes a tensor")
             same = tensor.data_ptr() == weight.data_ptr()
             called.append("weight" if same else "other")
-            tensor += tensor * (size - 1) if same else 10 * (size - 1)
+            tensor += 10 * (size - 1)
 
         try:
             with torch.no_grad():  # as in a hook of torch's
                 answer = hook(weight, all_reduce, size)
         except Exception as error:  # noqa: BLE001 it is the learner's
-            return f"with {size} ranks, it raised {type(error).__name__}: {error}"
+            return f"{case} it raised {type(error).__name__}: {error}"
         if answer is ... or (not called and weight.grad.eq(6).all()):
             return TODO if not called else "a hook returns nothing"
         mean = (6 + 10 * (size - 1)) / size
-        case, grad = f"with {size} ranks,", weight.grad
+        grad = weight.grad
         if "weight" in called:
             return (
                 f"{case} it averages the weights, which are equal already, and this"

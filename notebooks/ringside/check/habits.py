@@ -94,7 +94,7 @@ def accumulation_mistake(program: Callable) -> str | None:
     """Return what is wrong with accumulate(model, batches), or None."""
     for size in (3, 1, 2, 5):
         model, batches = Pretender(), [f"batch {i}" for i in range(size)]
-        case = f"with {size} batches,"
+        case = f"with {size} batch{'es' * (size > 1)},"
         try:
             answer = program(model, list(batches))
         except Exception as error:  # noqa: BLE001 it is the learner's

@@ -59,32 +59,33 @@ def broadcast_mistake(program: Callable) -> str | None:
     if untouched(program):
         return TODO
     for size in (4, 2, 5, 1):
+        case = f"with {size} rank{'s' * (size > 1)}"
         grads = [torch.full((3,), 10**rank) for rank in range(size)]
         try:
             done = simulate(program, grads)
         except TimeoutError as error:
-            return f"with {size} ranks, {error}"
+            return f"{case}, {error}"
         except Exception as error:  # noqa: BLE001 it is the learner's
-            return f"with {size} ranks, it raised {type(error).__name__}: {error}"
+            return f"{case}, it raised {type(error).__name__}: {error}"
         if done.grads[0].tolist() != [1, 1, 1]:
-            return f"with {size} ranks, rank 0 no longer holds its own numbers"
+            return f"{case}, rank 0 no longer holds its own numbers"
         for rank, grad in enumerate(done.grads):
             if grad.tolist() == [10**rank] * 3 and rank:
                 if sum(done.messages) == 0:
                     return "no rank has sent anything"
                 return (
-                    f"with {size} ranks, rank {rank} still holds its own numbers: it"
+                    f"{case}, rank {rank} still holds its own numbers: it"
                     " must change grad itself, as in grad.copy_(...)"
                 )
             if grad.tolist() != [1, 1, 1]:
-                case = f"with {size} ranks, rank {rank} holds {grad.tolist()}"
+                case = f"{case}, rank {rank} holds {grad.tolist()}"
                 if grad[0] == 10 ** (rank - 1):
                     return f"{case}: rank {rank - 1} sent before it had received"
                 return f"{case}: what came belongs in the place of its own numbers"
         if done.messages[0] > 1:
             return "rank 0 sends more than once: it may only pass on to its right"
         if sum(done.messages) > size - 1:
-            return f"with {size} ranks, the last one sends too, to a rank that knows"
+            return f"{case}, the last one sends too, to a rank that knows"
     return None
 
 

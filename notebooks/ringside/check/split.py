@@ -111,7 +111,7 @@ def step_mistake(program: Callable) -> str | None:
             return (
                 f"{case} the weights end apart, at {found}: gradients must be added up"
             )
-        if found[0] == total and size > 1:
+        if found[0] == total:
             return (
                 f"{case} the step is {size} times too long: divide the sum by the samples"
                 " of all ranks"
