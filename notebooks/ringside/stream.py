@@ -55,11 +55,8 @@ def column(sheet: Sheet, step: int, number: int) -> str:
     half, cells, names = sheet.wide / 2 - 1, "", ""
     for rank, worker, y in sheet.lines:
         if number in sheet.reads[step][rank][worker]:
-            d, hue = (
-                box(sheet.x(number), y, sheet.wide - 2, CELL),
-                HUES[rank % len(HUES)],
-            )
-            cells += f'<path fill="{hue}" d="{d}"/>'
+            d = box(sheet.x(number), y, sheet.wide - 2, CELL)
+            cells += f'<path fill="{HUES[rank % len(HUES)]}" d="{d}"/>'
             names += (
                 f'<text x="{n(sheet.x(number) + half)}" y="{y + 15}">{number}</text>'
             )
