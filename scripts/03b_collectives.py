@@ -23,89 +23,44 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
 
-def numbers(rank, to):
-    """Each rank has one number: its rank + 1."""
-    return rank + 1
+def given(rank, world_size):
+    """Return a rank's number and pieces: a row for each, with its own place filled."""
+    numbers = [rank + 1, *(10 * (rank + 1) + to for to in range(world_size))]
+    return torch.tensor(numbers)[:, None] * (torch.arange(world_size) == rank)
 
 
-def pieces(rank, to):
-    """A piece for each rank: 10 (rank + 1) + the number of who is to get it."""
-    return 10 * (rank + 1) + to
+def calls(own, pieces, room, root):
+    """Return every call that all ranks make; its result replaces own, or fills room."""
+    mine = dist.get_rank() == root
+    return {
+        "broadcast": lambda: dist.broadcast(own, root),
+        "gather": lambda: dist.gather(own, [*room] if mine else None, root),
+        "reduce": lambda: dist.reduce(own, root),
+        "all_gather": lambda: dist.all_gather([*room], own),
+        "all_reduce": lambda: dist.all_reduce(own),
+        "scatter": lambda: dist.scatter(own, [*pieces] if mine else None, root),
+        "all_to_all": lambda: dist.all_to_all_single(room, pieces),
+        "reduce_scatter": lambda: dist.reduce_scatter(own, [*pieces]),
+        "barrier": lambda: dist.barrier(),
+    }
 
 
-def broadcast(own, pieces, root):
-    """Everyone gets the root's number."""
-    dist.broadcast(own, root)
-    return [own]
-
-
-def scatter(own, pieces, root):
-    """Everyone gets its piece from the root."""
-    dist.scatter(own, pieces if dist.get_rank() == root else None, root)
-    return [own]
-
-
-def gather(own, pieces, root):
-    """The root gets the numbers of all."""
-    got = [torch.zeros_like(own) for _ in pieces] if dist.get_rank() == root else []
-    dist.gather(own, got, root)
-    return got
-
-
-def reduce(own, pieces, root):
-    """The root gets the sum of the numbers of all."""
-    dist.reduce(own, root)
-    return [own] if dist.get_rank() == root else []
-
-
-def all_gather(own, pieces, root):
-    """Everyone gets the numbers of all."""
-    got = [torch.zeros_like(own) for _ in pieces]
-    dist.all_gather(got, own)
-    return got
-
-
-def all_to_all(own, pieces, root):
-    """Everyone gets its piece from each."""
-    given = torch.stack(pieces)
-    got = torch.zeros_like(given)
-    dist.all_to_all_single(got, given)
-    return list(got)
-
-
-def all_reduce(own, pieces, root):
-    """Everyone gets the sum of the numbers of all."""
-    dist.all_reduce(own)
-    return [own]
-
-
-def reduce_scatter(own, pieces, root):
-    """Everyone gets the sum of the pieces that are for it."""
-    dist.reduce_scatter(own, pieces)
-    return [own]
-
-
-def barrier(own, pieces, root):
-    """Nobody gets anything, but nobody goes on before all have come."""
-    dist.barrier()
-    return []
-
-
-FAMILIES = {
-    numbers: [broadcast, gather, reduce, all_gather, all_reduce],
-    pieces: [scatter, all_to_all, reduce_scatter, barrier],
-}
-
-
-def expected(name, column, rank, root):
-    """Return by arithmetic what a rank gets, if the column is what all have for it."""
-    if name == "barrier" or (name in ("gather", "reduce") and rank != root):
-        return []
-    if name in ("broadcast", "scatter"):
-        return [column[root]]
-    if name in ("reduce", "all_reduce", "reduce_scatter"):
-        return [[sum(number for number, _ in column), *range(len(column))]]
-    return column
+def meanings(rank, world_size, root):
+    """Return by arithmetic what this rank gets from each call."""
+    all_given = torch.stack([given(r, world_size) for r in range(world_size)])
+    numbers, pieces = all_given[:, 0], all_given[:, 1 + rank]
+    nothing = numbers[:0]
+    return {
+        "broadcast": numbers[[root]],
+        "gather": numbers if rank == root else nothing,
+        "reduce": numbers.sum(0, keepdim=True) if rank == root else nothing,
+        "all_gather": numbers,
+        "all_reduce": numbers.sum(0, keepdim=True),
+        "scatter": pieces[[root]],
+        "all_to_all": pieces,
+        "reduce_scatter": pieces.sum(0, keepdim=True),
+        "barrier": nothing,
+    }
 
 
 def save_recording(path, events, **header):
@@ -143,33 +98,25 @@ def main():
         torch.cuda.set_device(device)
     torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
-    whose = [int(r == rank) for r in range(world_size)]  # goes along with its numbers
     events = []
-    for number, collectives in FAMILIES.items():
-        given = [number(rank, to) for to in range(world_size)]
-        column = [[number(giver, rank), giver] for giver in range(world_size)]
-        has = [[n, rank] for n in sorted({*given})]
-        events.append({"phase": number.__name__, "holds": {"has": has}})
-        for collective in collectives:
-            name = collective.__name__
-            own, *parts = (torch.tensor([n, *whose]) for n in [rank + 1, *given])
-            got = collective(own, parts, args.root)
-            got = [[int(n[0]), *n[1:].nonzero().flatten().tolist()] for n in got]
-            right = expected(name, column, rank, args.root)
-            if got != right:
-                raise ValueError(f"{name}: rank {rank} got {got}, not {right}")
-            holds = {"has": has, "gets": got}
-            events.append({"phase": name, "holds": holds, "call": name})
-    events = [{"step": step, "rank": rank} | each for step, each in enumerate(events)]
-    told = {f.__name__: f.__doc__ for f in [*FAMILIES, *sum(FAMILIES.values(), [])]}
-    header = {"picture": "flow", "phases": told, "pace": 2, "fresh": ["gets"]}
-    rows = save_recording(args.record, events, **header)
+    for name, right in meanings(rank, world_size, args.root).items():
+        rows = given(rank, world_size)
+        event = {"step": len(events), "rank": rank, "phase": name, "has": rows.tolist()}
+        own, pieces, room = rows[0], rows[1:], torch.zeros_like(rows[1:])
+        calls(own, pieces, room, args.root)[name]()
+        got = room if name in ("gather", "all_gather", "all_to_all") else own[None]
+        got = got[: len(right)]  # the rest is promised to nobody
+        if not got.equal(right):
+            raise ValueError(f"{name}: rank {rank} got {got}, not {right}")
+        events.append(event | {"gets": got.tolist()})
+
+    rows = save_recording(args.record, events, picture="together")
     if rank == 0:
-        for name in dict.fromkeys(row["call"] for row in rows if "call" in row):
+        for name in dict.fromkeys(row["phase"] for row in rows):
             line = f"{name:16}"
-            for got in (row["holds"]["gets"] for row in rows if row["phase"] == name):
-                values = " ".join(str(value) for value, *_ in got) or "-"
-                line += f"{values:>{3 * world_size + 2}}"
+            for got in (row["gets"] for row in rows if row["phase"] == name):
+                numbers = " ".join(str(sum(places)) for places in got) or "-"
+                line += f"{numbers:>{3 * world_size + 2}}"
             print(line)
         print(f"ok: {world_size} ranks got what the arithmetic says")
 

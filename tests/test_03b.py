@@ -1,20 +1,23 @@
 """Tests lesson 03b: what its script does, prints and records, and its checkers."""
 
+from pathlib import Path
+
 import pytest
 import torch.distributed as dist
-from ringside import Player, RankFailed, Recording, check, flow, only, torchrun
+from ringside import Player, RankFailed, Recording, check, flow, only, still, torchrun
 from ringside.board import Board
+from ringside.player import spelt
 
+ROOT = Path(__file__).resolve().parents[1]
 COLLECTIVES = "03b_collectives"
 
 
 @pytest.mark.parametrize(("ranks", "root"), [(5, 3), (8, 7), (2, 1)])
 def test_what_is_recorded_is_what_each_collective_means(ranks, root):
     run = torchrun(COLLECTIVES, "--root", root, ranks=ranks, record=True, quiet=True)
-    events = {(e["phase"], e["rank"]): e for e in run.recording}
     for rank in range(ranks):
-        got = {phase: e["holds"] for (phase, r), e in events.items() if r == rank}
-        values = {p: [v for v, *_ in h.get("gets", [])] for p, h in got.items()}
+        own = [event for event in run.recording if event["rank"] == rank]
+        values = {event["phase"]: [*map(sum, event["gets"])] for event in own}
         pieces = [10 * (r + 1) + rank for r in range(ranks)]
         numbers = list(range(1, ranks + 1))
         assert values["broadcast"] == [root + 1]
@@ -28,8 +31,26 @@ def test_what_is_recorded_is_what_each_collective_means(ranks, root):
         assert values["barrier"] == []
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong", "says"),
+    [
+        ("lambda: dist.all_reduce(own)", "lambda: own", "all_reduce: rank 0 got"),
+        ("dist.broadcast(own, root)", "dist.broadcast(own, 0)", "broadcast: rank"),
+        ("dist.all_to_all_single(room, pieces)", "room.copy_(pieces)", "all_to_all: "),
+    ],
+)
+def test_a_call_that_gives_something_else_fails(right, wrong, says, tmp_path):
+    path = ROOT / "scripts" / f"{COLLECTIVES}.py"
+    text = path.read_text()
+    assert right in text
+    (tmp_path / path.name).write_text(text.replace(right, wrong))
+    with pytest.raises(RankFailed, match=says):
+        torchrun(tmp_path / path.name, "--root", 1, ranks=2, quiet=True)
+
+
 def test_every_arrow_is_drawn_from_a_number_that_arrived():
-    recording = torchrun(COLLECTIVES, ranks=3, record=True, quiet=True).recording
+    raw = torchrun(COLLECTIVES, ranks=3, record=True, quiet=True).recording
+    recording = spelt(raw)
     assert {event["phase"] for event in recording} > {"gather", "barrier", "pieces"}
     assert not any("sends" in event for event in recording)
     board = Board(recording)
@@ -42,8 +63,22 @@ def test_every_arrow_is_drawn_from_a_number_that_arrived():
         for giver, _, _, cells in sends:
             number = 10 * (giver + 1) + own if pieces else giver + 1
             assert cells == [[number, giver]]
-    gathered = flow.frame(only(recording, "gather"), 1)
+    gathered = still(only(raw, "gather"), 1).svg
     assert gathered.count(">gets</text>") == 1, "what is empty has no room"
+
+
+def test_calls_begin_at_rest_with_what_all_have_for_them():
+    raw = torchrun(COLLECTIVES, ranks=2, record=True, quiet=True).recording
+    told = spelt(only(raw, "reduce", "all_reduce", "scatter", "barrier"))
+    phases = [event["phase"] for event in told if event["rank"] == 1]
+    own = ["numbers", "reduce", "all_reduce"]
+    assert phases == [*own, "pieces", "scatter", "barrier"]
+    assert [event["step"] for event in told if event["rank"] == 1] == [*range(6)]
+    has = {event["phase"]: event["holds"]["has"] for event in told if event["rank"]}
+    assert has["numbers"] == has["reduce"] == [[2, 1]]
+    assert has["pieces"] == has["barrier"] == [[20, 1], [21, 1]]
+    calls = [event.get("call") for event in told if event["rank"] == 1]
+    assert calls == [None, "reduce", "all_reduce", None, "scatter", "barrier"]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +103,7 @@ def test_a_wrong_argument_gets_one_line(ranks, arguments, says):
 
 def recording():
     """Return three steps: a rest, a call, and another call."""
-    phases = [("rest", {}), ("give", {"call": "give"}), ("take", {"call": "take"})]
+    phases = [("rest", {}), ("give", {"gets": []}), ("take", {"gets": []})]
     events = []
     for step, (phase, more) in enumerate(phases):
         for rank in range(2):

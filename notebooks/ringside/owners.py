@@ -1,10 +1,10 @@
 """Tells whose the numbers are that ranks hold, as states that flow draws.
 
-A recording has plain numbers. A sum has a place for each rank, with what it gave; a
+A recording has plain numbers. Messages have a place for each rank, with what it gave; a
 weight or a buffer is of the rank that had the same number first.
 """
 
-from .recording import Recording
+from .recording import Recording, table
 
 WAYS = {
     "numbers": "Each rank has one number: its rank + 1.",
@@ -19,6 +19,22 @@ HABITS = {
     "forward": "DDP copies rank 0's buffers once more, but no weights.",
     "backward": "DDP averages the gradients, of whatever weights there are.",
 }
+HAVE = {
+    "numbers": "Each rank has one number: its rank + 1.",
+    "pieces": "A piece for each rank: 10 (rank + 1) + the number of who is to get it.",
+}
+TOGETHER = {
+    "broadcast": "Everyone gets the root's number.",
+    "gather": "The root gets the numbers of all.",
+    "reduce": "The root gets the sum of the numbers of all.",
+    "all_gather": "Everyone gets the numbers of all.",
+    "all_reduce": "Everyone gets the sum of the numbers of all.",
+    "scatter": "Everyone gets its piece from the root.",
+    "all_to_all": "Everyone gets its piece from each.",
+    "reduce_scatter": "Everyone gets the sum of the pieces that are for it.",
+    "barrier": "Nobody gets anything, but nobody goes on before all have come.",
+}
+PIECES = ("scatter", "all_to_all", "reduce_scatter", "barrier")
 CALLS = {"wrapped": "broadcast", "forward": "broadcast", "backward": "all_reduce"}
 
 
@@ -49,3 +65,24 @@ def habits(events: Recording) -> Recording:
             holds[name] = [[f"{number:g}", *first.setdefault((name, number), whose)]]
         found.append(event | {"holds": holds, "call": call})
     return Recording(found, **events.header | {"picture": "flow", "phases": HABITS})
+
+
+def together(events: Recording) -> Recording:
+    """Return calls that all make, after a rest with what all have for them."""
+    found, last = [], None
+    for row in table(events):
+        name = row[0]["phase"]
+        kind = "pieces" if name in PIECES else "numbers"
+        for phase in [kind, name] if kind != last else [name]:
+            step = len(found) // len(row)
+            for event in row:
+                own, *pieces = map(total, event["has"])
+                holds = {"has": pieces if kind == "pieces" else [own]}
+                told = {"rank": event["rank"], "step": step, "phase": phase}
+                if phase == name:
+                    gets = [*map(total, event["gets"])]
+                    told |= {"call": name, "holds": holds | {"gets": gets}}
+                found.append({"holds": holds} | told)
+        last = kind
+    header = {"picture": "flow", "phases": HAVE | TOGETHER, "pace": 2}
+    return Recording(found, **events.header | header | {"fresh": ["gets"]})

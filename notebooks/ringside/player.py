@@ -12,7 +12,7 @@ import ipywidgets as widgets
 
 from . import copies, flow, grid, motion, race, ring, shares, spans, stream, timeline
 from .lanes import length
-from .owners import habits, sums
+from .owners import habits, sums, together
 from .recording import Recording
 
 
@@ -56,7 +56,7 @@ def kind_of(events: list[dict]) -> str:
 def spelt(events: list[dict]) -> list[dict]:
     """Return bare facts as what a module draws, and all other events as they are."""
     tells = {"copies": copies.timed, "shares": shares.states_of, "spans": spans.timed}
-    tells |= {"sums": sums, "habits": habits}
+    tells |= {"sums": sums, "habits": habits, "together": together}
     tell = tells.get(kind_of(events))
     return tell(events) if tell else events
 

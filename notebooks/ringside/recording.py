@@ -48,7 +48,7 @@ def only(events: Recording, *phases: str) -> Recording:
     known = dict.fromkeys(e["phase"] for e in events)
     if wrong := [phase for phase in phases if phase not in known]:
         raise ValueError(f"there is no phase {wrong[0]!r}, but {', '.join(known)}")
-    called = {e["step"] for e in events if "call" in e}
+    called = {e["step"] for e in events if "gets" in e}
     kept = {e["step"] for e in events if e["phase"] in phases}
     rest = {max(set(range(step)) - called, default=step) for step in kept}
     number = {step: i for i, step in enumerate(sorted(kept | rest))}
