@@ -30,7 +30,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 METHODS, DRAWN = ["each", "flat", "hooks", "buckets", "ddp"], ["flat", "buckets"]
 READY, BEGINS = "torch::autograd::AccumulateGrad", "c10d::allreduce_"  # in a profile
-TIMED = ["backward", "stops", "copies, waits", "gloo:all_reduce"]
+KEPT = [READY, BEGINS, "backward", "stops", "copies, waits", "gloo:all_reduce"]
 
 
 def average(weight):
@@ -124,24 +124,18 @@ def one_step(model, batch, after=lambda: None):
     return parameters_to_vector(w.grad for w in model.parameters()), trace
 
 
-def counted(spans):
+def noted(trace, method):
+    """Return what began and ended when in a step, in microseconds of its profile."""
+    event = {"step": 0, "rank": dist.get_rank(), "method": method}
+    spans = [(s.name, s.time_range) for s in trace.events() if s.name in KEPT]
+    return [event | {"what": n, "begin": t.start, "end": t.end} for n, t in spans]
+
+
+def counted(events):
     """Say how many all-reduces a step had, and what was ready before the first."""
-    names = [span.name for span in spans if span.name in (READY, BEGINS)]
+    names = [event["what"] for event in events if event["what"] in (READY, BEGINS)]
     first, ready = names.index(BEGINS), names.count(READY)
     return f"{names.count(BEGINS):11}  {first:2} of {ready} gradients are ready"
-
-
-def noted(spans, method):
-    """Return what took how long in a step, in microseconds since backward began."""
-    start = next(span.time_range.start for span in spans if span.name == "backward")
-    weights = [span for span in spans if span.name == READY][1::2]  # after their biases
-    return [
-        {"step": 0, "rank": dist.get_rank(), "method": method, "what": span.name}
-        | {"begin": round(span.time_range.start - start)}
-        | {"end": round(span.time_range.end - start)}
-        for span in spans
-        if span.name in TIMED or span in weights
-    ]
 
 
 def save_recording(path, events, **header):
@@ -194,9 +188,10 @@ def main():
             grads, trace = one_step(model, batch[rank::world_size], after)
             if (grads - right).abs().max() > 1e-4 * right.abs().max():
                 raise ValueError(f"{method}: not the gradients of one process")
-            rows[counted(trace.events())] = True
+            seen = noted(trace, method)
+            rows[counted(seen)] = True
         lines += [f"{name:8} {row}" for name, row in zip((method, "  later"), rows)]
-        events += noted(trace.events(), method)
+        events += seen
         if args.record and rank == 0:
             trace.export_chrome_trace(str(args.record.with_suffix(".trace.json")))
 

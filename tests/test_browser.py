@@ -72,6 +72,7 @@ class Lab:
         self.folder, self.course, self.said = folder, folder / "a course", []
         for name in ("notebooks", "scripts", "figures"):
             shutil.copytree(ROOT / name, self.course / name)
+        shutil.copy(ROOT / "requirements.txt", self.course)
         path = self.course / "notebooks" / f"{STEM}.ipynb"
         notebook = nbformat.read(path, 4)
         self.cells, notebook.cells = notebook.cells, [nbformat.v4.new_code_cell(STUCK)]

@@ -5,7 +5,7 @@ from collections import Counter
 from .recording import Recording
 
 TITLE = "Solid: backward, from the last layer. Striped: an all-reduce"
-READY = "torch::autograd::AccumulateGrad"  # of a weight: its layer is done
+READY = "torch::autograd::AccumulateGrad"  # of a bias, then of its layer's weight
 KINDS = {"backward": "work", "gloo:all_reduce": "message", READY: "mark"}
 KINDS |= {"stops": "wait", "copies, waits": "wait"}
 
@@ -13,15 +13,20 @@ KINDS |= {"stops": "wait", "copies, waits": "wait"}
 def timed(events: Recording) -> Recording:
     """Return a timeline: a bar for each span, and a mark where a layer is done."""
     methods = dict.fromkeys(event["method"] for event in events)
-    ranks, layers, found = range(events.header["ranks"]), Counter(), []
+    ranks, ready, found = range(events.header["ranks"]), Counter(), []
     lanes = [f"{method}, rank {rank}" for method in methods for rank in ranks]
-    for event in reversed(events):  # the first layer is done last
-        lane = lanes.index(f"{event['method']}, rank {event['rank']}")
-        kind, what = KINDS[event["what"]], event["what"].replace("gloo:all_", "all-")
+    names = [f"{event['method']}, rank {event['rank']}" for event in events]
+    pairs = [*zip(map(lanes.index, names), events)]
+    start = {lane: e["begin"] for lane, e in pairs if e["what"] == "backward"}
+    for lane, event in reversed(pairs):  # the first layer is done last
+        kind, what = KINDS.get(event["what"]), event["what"]
         if kind == "mark":
-            layers[lane] += 1
-            what = f"layer {layers[lane]}"
-        times = {key: event[key] / 1000 for key in ("begin", "end")}  # in milliseconds
+            ready[lane] += 1
+            what = f"layer {ready[lane] // 2 + 1}"
+        if not kind or kind == "mark" and ready[lane] % 2 == 0:
+            continue
+        times = {key: (event[key] - start[lane]) / 1000 for key in ("begin", "end")}
+        what = what.replace("gloo:all_", "all-")
         found.append(event | times | {"lane": lane, "kind": kind, "what": what})
     header = {"picture": "timeline", "unit": "ms", "title": TITLE, "lanes": lanes}
     header["hues"] = [*ranks] * len(methods)
