@@ -1,13 +1,14 @@
 """Tests lesson 05: its script's ways and mistakes, what it records, and its checkers."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from ringside import Player, RankFailed, check, torchrun
-from ringside.player import alike, image, spelt
+from ringside.player import alike, image, spelt, spoken
 from ringside.recording import Recording, read
-from ringside.timeline import frame, rows
+from ringside.timeline import describe, frame, rows
 
 DDP = "05_distributed_data_parallel"
 EXACT = (512 * 512 + 512) * 4 / 2**20  # MiB of a layer: such a bucket is full
@@ -148,6 +149,21 @@ def test_a_player_of_several_timelines_chooses_among_them():
     assert player.children[1].index == player.children[2].selected_index == 0
     shown = [picture.value for picture in player.children[2].children]
     assert shown == [image(frame(events)) for events in alike(three).values()]
+
+
+def test_a_long_description_has_a_line_for_each_rank_and_is_folded():
+    events = spelt(read(ROOT / "figures" / f"{DDP}.jsonl"))
+    long = spoken(describe(events, 0))
+    assert "<details>" in long and "</details>" in long
+    lanes = [line.partition(":")[0] for line in long.split("<br>")[1:]]
+    assert lanes == [f"{way}, rank {r}" for way in ("flat", "buckets") for r in (0, 1)]
+    assert re.search(r"layer 6 done at \d+\.\d ms, layer 5 done at", long)
+    assert re.search(r"backward from 0\.0 to \d+\.\d ms", long)
+    short = spoken("start. All begin. rank 0: sum 1; rank 1: sum 2")
+    assert "<details>" not in short
+    assert (
+        short.count("<br>") == 2 and "All begin. <br>rank 0: sum 1<br>rank 1" in short
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from .lanes import length
 from .owners import habits, sums, together
 from .recording import Recording
 
+LONG = 600  # characters of a description, more than its picture should have below it
+
 
 def image(svg: str) -> str:
     """Return HTML that shows an SVG as an image; its title is the text alternative."""
@@ -28,11 +30,14 @@ def image(svg: str) -> str:
 
 
 def spoken(words: str) -> str:
-    """Return a description as HTML, with a line for each rank."""
+    """Return a description as HTML, with a line for each rank; a long one is folded."""
     first = re.sub(
-        r"(\. )((?:\w+ \d+|the whole batch):)", r"\1<br>\2", escape(words), count=1
+        r"(\. )((?:[\w, ]+ \d+|the whole batch):)", r"\1<br>\2", escape(words), count=1
     )
-    return f"<small>{first.replace('; ', '<br>')}</small>"
+    lines = f"<small>{first.replace('; ', '<br>')}</small>"
+    if len(words) > LONG:
+        lines = f"<details><summary>in words</summary>{lines}</details>"
+    return f'<div style="line-height:1.5">{lines}</div>'
 
 
 class Picture:

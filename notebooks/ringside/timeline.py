@@ -103,14 +103,17 @@ def describe(events: list[dict], step: int) -> str:
     lanes = Lanes(events)
     corner, sentence = caption(lanes, events, step)
     told = defaultdict(list)
-    for event in events:
+    for event in sorted(events, key=lambda event: event["lane"]):
         if event.get("step", 0) == step and event["what"]:
             to = f" to {lanes.names[event['to']]}" if "to" in event else ""
-            if lanes.unit:
+            if event["kind"] == "mark":
+                to = f" done at {event['begin']:.1f} {lanes.unit}"
+            elif lanes.unit:
                 to += f" from {event['begin']:.1f} to {event['end']:.1f} {lanes.unit}"
             told[lanes.names[event["lane"]]].append(event["what"] + to)
     each = "; ".join(f"{name}: {', '.join(what)}" for name, what in told.items())
-    return " ".join(filter(None, [f"{corner}.", sentence, each]))
+    said = [f"{part.removesuffix('.')}." for part in (corner, sentence) if part]
+    return " ".join([*said, each])
 
 
 def words(lanes: Lanes, corner: str, sentence: str) -> str:
