@@ -64,15 +64,6 @@ runpy.run_path({str(ROOT / "scripts" / f"{SCRIPT}.py")!r}, run_name="__main__")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
-    [(["--ranks", "3"], "unrecognized arguments"), (["--record", "no/x"], "no folder")],
-)
-def test_a_wrong_argument_gets_one_line(arguments, says):
-    with pytest.raises(RankFailed, match=f"exit code 2: .*{says}"):
-        torchrun(SCRIPT, *arguments, ranks=2, quiet=True)
-
-
-@pytest.mark.parametrize(
     ("answers", "says"),
     [
         ((..., 1, 12), "your turn"),

@@ -81,26 +81,6 @@ def test_calls_begin_at_rest_with_what_all_have_for_them():
     assert calls == [None, "reduce", "all_reduce", None, "scatter", "barrier"]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "arguments", "says"),
-    [
-        (2, ["--root", "2"], "--root must be one of 0 to 1, not 2"),
-        (2, ["--root", "-1"], "not -1"),
-        (2, ["--root", "first"], "invalid int value: 'first'"),
-        (
-            2,
-            ["--record", "no/such/folder/x.jsonl"],
-            "there is no folder no/such/folder",
-        ),
-    ],
-)
-def test_a_wrong_argument_gets_one_line(ranks, arguments, says):
-    with pytest.raises(RankFailed, match="exit code 2") as caught:
-        torchrun(COLLECTIVES, *arguments, ranks=ranks, quiet=True)
-    assert says in str(caught.value)
-    assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
-
-
 def recording():
     """Return three steps: a rest, a call, and another call."""
     phases = [("rest", {}), ("give", {"gets": []}), ("take", {"gets": []})]

@@ -66,25 +66,6 @@ def test_other_gradients_than_those_of_one_process_are_caught(line, method, tmp_
         torchrun(tmp_path / path.name, ranks=2, quiet=True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--bucket-mb", 0], "--bucket-mb is above 0, 1024 at most, not 0"),
-        (["--bucket-mb", "-1"], "not -1"),
-        (["--bucket-mb", "nan"], "not nan"),
-        (["--bucket-mb", "inf"], "not inf"),
-        (["--bucket-mb", "big"], "invalid float value: 'big'"),
-        (["--method", "no-wait"], "invalid choice: 'no-wait'"),
-        (["--record", "no/such/folder/x.jsonl"], "there is no folder no/such/folder"),
-    ],
-)
-def test_a_wrong_argument_gets_one_line(arguments, says):
-    with pytest.raises(RankFailed, match="exit code 2") as caught:
-        torchrun(DDP, *arguments, ranks=2, quiet=True)
-    assert says in str(caught.value)
-    assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
-
-
 @pytest.mark.parametrize("method", ["each", "flat", "hooks", "buckets", "ddp"])
 def test_a_recording_has_every_layer_and_every_message(method, tmp_path):
     path = tmp_path / "times.jsonl"

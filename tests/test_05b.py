@@ -49,20 +49,6 @@ def test_a_recording_tells_whose_numbers_are_where():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--habit", "smoking"], "unrecognized arguments: --habit smoking"),
-        (["--record", "no/such/folder/x.jsonl"], "there is no folder no/such/folder"),
-    ],
-)
-def test_a_wrong_argument_gets_one_line(arguments, says):
-    with pytest.raises(RankFailed, match="exit code 2") as caught:
-        torchrun(HABITS, *arguments, ranks=2, quiet=True)
-    assert says in str(caught.value)
-    assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
-
-
-@pytest.mark.parametrize(
     ("answer", "says"),
     [
         ((..., 50, 2.5), "your turn"),

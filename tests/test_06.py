@@ -17,22 +17,6 @@ COPIES = "list(threads.map(copy.deepcopy, [model] * devices))"
 STALE = f"vars(train).setdefault(id(model), {COPIES})"  # made once, and kept
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--rounds", "0"], "--rounds must be 1 or more, not 0"),
-        (["--rounds", "some"], "invalid int value: 'some'"),
-        (["--method", "DDP"], "unrecognized arguments: --method DDP"),
-        (["--record", "no/such/x"], "there is no folder no/such"),
-    ],
-)
-def test_a_wrong_argument_gets_one_line(arguments, says):
-    with pytest.raises(RankFailed, match="exit code 2") as caught:
-        torchrun(SCRIPT, *arguments, ranks=2, quiet=True)
-    assert says in str(caught.value)
-    assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
-
-
 def broken(folder: Path, right: str, wrong: str) -> Path:
     """Return the script with a mistake, on smaller batches: as wrong, and sooner."""
     text = (ROOT / "scripts" / f"{SCRIPT}.py").read_text()

@@ -61,24 +61,6 @@ def test_a_stream_that_is_shared_wrongly_fails(old, new, says, tmp_path):
         torchrun(tmp_path / path.name, ranks=2, quiet=True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--samples", "-1"], "--samples must be 0 to 40, not -1"),
-        (["--samples", "41"], "--samples must be 0 to 40, not 41"),
-        (["--workers", "5"], "--workers must be 1 to 4, not 5"),
-        (["--workers", "0"], "--workers must be 1 to 4, not 0"),
-        (["--workers", "two"], "invalid int value: 'two'"),
-        (["--record", "no/such/folder/x.jsonl"], "there is no folder no/such/folder"),
-    ],
-)
-def test_a_wrong_argument_gets_one_line(arguments, says):
-    with pytest.raises(RankFailed, match="exit code 2") as caught:
-        torchrun(SCRIPT, *arguments, ranks=2, quiet=True)
-    assert says in str(caught.value)
-    assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
-
-
 def made(*states, samples=6) -> Recording:
     """Return a recording of states, each the reads by rank and worker."""
     events = [

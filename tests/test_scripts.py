@@ -29,6 +29,52 @@ def look():
 if "RANK" in os.environ:
     atexit.register(look)
 """
+EVERYWHERE = {  # wrong arguments, and what is said of them
+    "--colour red": "unrecognized arguments: --colour red",
+    "--record no/such/x.jsonl": "--record: there is no folder no/such",
+}
+WRONG = {
+    "02_data_parallel": {
+        "--rows 0": "--rows must be 1 or more, not 0",
+        "--rows -3": "--rows must be 1 or more, not -3",
+        "--rows many": "argument --rows: invalid int value: 'many'",
+    },
+    "03b_collectives": {
+        "--root 2": "--root must be one of 0 to 1, not 2",
+        "--root -1": "--root must be one of 0 to 1, not -1",
+        "--root first": "argument --root: invalid int value: 'first'",
+    },
+    "04_ring_all_reduce": {
+        "--numel -1": "--numel must be 0 or more, not -1",
+        "--numel many": "argument --numel: invalid int value: 'many'",
+        "--numel 1 --record x": "--record needs a number for each rank, and at most 9 "
+        "ranks",
+    },
+    "05_distributed_data_parallel": {
+        "--bucket-mb 0": "--bucket-mb is above 0, 1024 at most, not 0",
+        "--bucket-mb -1": "--bucket-mb is above 0, 1024 at most, not -1",
+        "--bucket-mb nan": "--bucket-mb is above 0, 1024 at most, not nan",
+        "--bucket-mb inf": "--bucket-mb is above 0, 1024 at most, not inf",
+        "--bucket-mb big": "argument --bucket-mb: invalid float value: 'big'",
+        "--method no-wait": "argument --method: invalid choice: 'no-wait'",
+    },
+    "06_dp_vs_ddp": {
+        "--rounds 0": "--rounds must be 1 or more, not 0",
+        "--rounds some": "argument --rounds: invalid int value: 'some'",
+    },
+    "07_sampler_and_set_epoch": {
+        "--samples -1": "--samples must be 0 to 40, not -1",
+        "--samples 41": "--samples must be 0 to 40, not 41",
+        "--samples many": "argument --samples: invalid int value: 'many'",
+    },
+    "07b_workers_and_streams": {
+        "--samples -1": "--samples must be 0 to 40, not -1",
+        "--samples 41": "--samples must be 0 to 40, not 41",
+        "--workers 5": "--workers must be 1 to 4, not 5",
+        "--workers 0": "--workers must be 1 to 4, not 0",
+        "--workers two": "argument --workers: invalid int value: 'two'",
+    },
+}
 WHERE = ("machine", "torch", "date")  # of a recording of measured times
 
 
@@ -124,24 +170,18 @@ def test_the_ring_takes_any_size(ranks, numel):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("script", "words", "says"),
     [
-        (["--numel", "-1"], "--numel must be 0 or more, not -1"),
-        (["--numel", "many"], "invalid int value: 'many'"),
-        (["--colour", "red"], "unrecognized arguments: --colour red"),
-        (["--numel", "3", "--record", "x"], "--record needs a number for each rank"),
+        (script, words, says)
+        for script in SCRIPTS
+        for words, says in (EVERYWHERE | WRONG.get(script, {})).items()
     ],
 )
-def test_a_wrong_argument_gets_one_line(arguments, says):
+def test_a_wrong_argument_gets_one_line(script, words, says):
     with pytest.raises(RankFailed, match="exit code 2") as caught:
-        torchrun(RING, *arguments, ranks=4, quiet=True)
+        torchrun(script, *words.split(), ranks=2, quiet=True)
     assert says in str(caught.value)
     assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
-
-
-def test_a_record_in_no_folder_gets_one_line():
-    with pytest.raises(RankFailed, match="exit code 2: .*there is no folder"):
-        torchrun(RING, "--record", "no/such/folder/x.jsonl", ranks=2, quiet=True)
 
 
 def test_recordings_have_no_clock_and_no_host():
