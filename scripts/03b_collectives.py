@@ -24,7 +24,7 @@ from torch.distributed.elastic.multiprocessing import errors
 
 
 def given(rank, world_size):
-    """Return a rank's number and pieces: a row for each, with its own place filled."""
+    """Return rows, a rank's number and pieces, in its own place: [0, 2, 0, 0] on rank 1."""
     numbers = [rank + 1, *(10 * (rank + 1) + to for to in range(world_size))]
     return torch.tensor(numbers)[:, None] * (torch.arange(world_size) == rank)
 
@@ -76,21 +76,22 @@ def save_recording(path, events, **header):
     return rows
 
 
-@errors.record
+@errors.record  # torchrun hears of an exception in here
 def main():
-    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, description=__doc__)
+    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS)
+    parser.format_help = lambda: __doc__
     parser.add_argument("--root", type=int, default=0)
     parser.add_argument("--record", type=Path)
-    if os.environ.get("RANK", "0") != "0":  # rank 0 speaks, so it leaves first
+    if os.environ.get("RANK", "0") != "0":  # rank 0 alone speaks, and leaves first
         parser.error = lambda message: time.sleep(1) or parser.exit(2)
     args = parser.parse_args()
     if "RANK" not in os.environ:
-        parser.error(f"try torchrun --standalone --nproc-per-node 4 {sys.argv[0]}")
+        parser.error(f'try torchrun --standalone --nproc-per-node 4 "{sys.argv[0]}"')
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if not 0 <= args.root < world_size:
         parser.error(f"--root must be one of 0 to {world_size - 1}, not {args.root}")
-    if args.record and not args.record.absolute().parent.is_dir():
-        parser.error(f"--record: there is no folder {args.record.parent}")
+    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
+        parser.error(f"--record must be a file in a folder, not {args.record}")
 
     device, backend = torch.device("cpu"), "gloo"
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
@@ -100,7 +101,7 @@ def main():
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
     events = []
     for name, right in meanings(rank, world_size, args.root).items():
-        rows = given(rank, world_size)
+        rows = given(rank, world_size)  # fresh ones for each call
         event = {"step": len(events), "rank": rank, "phase": name, "has": rows.tolist()}
         own, pieces, room = rows[0], rows[1:], torch.zeros_like(rows[1:])
         calls(own, pieces, room, args.root)[name]()
@@ -112,12 +113,12 @@ def main():
 
     rows = save_recording(args.record, events, picture="together")
     if rank == 0:
-        for name in dict.fromkeys(row["phase"] for row in rows):
-            line = f"{name:16}"
-            for got in (row["gets"] for row in rows if row["phase"] == name):
-                numbers = " ".join(str(sum(places)) for places in got) or "-"
-                line += f"{numbers:>{3 * world_size + 2}}"
-            print(line)
+        table = {"": [f"rank {r}" for r in range(world_size)]}
+        for row in rows:
+            got = " ".join(str(sum(places)) for places in row["gets"]) or "-"
+            table.setdefault(row["phase"], []).append(got)
+        for name, cells in table.items():
+            print(f"{name:14}", *[f"{cell:>{3 * world_size + 3}}" for cell in cells])
         print(f"ok: {world_size} ranks got what the arithmetic says")
 
 

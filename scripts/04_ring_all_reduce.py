@@ -70,23 +70,24 @@ def save_recording(path, events, **header):
     return rows
 
 
-@errors.record
+@errors.record  # torchrun hears of an exception in here
 def main():
-    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, description=__doc__)
+    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS)
+    parser.format_help = lambda: __doc__
     parser.add_argument("--numel", type=int, default=16)
     parser.add_argument("--record", type=Path)
-    if os.environ.get("RANK", "0") != "0":  # rank 0 speaks, so it leaves first
+    if os.environ.get("RANK", "0") != "0":  # rank 0 alone speaks, and leaves first
         parser.error = lambda message: time.sleep(1) or parser.exit(2)
     args = parser.parse_args()
     if "RANK" not in os.environ:
-        parser.error(f"try torchrun --standalone --nproc-per-node 4 {sys.argv[0]}")
+        parser.error(f'try torchrun --standalone --nproc-per-node 4 "{sys.argv[0]}"')
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if args.numel < 0:
         parser.error(f"--numel must be 0 or more, not {args.numel}")
     if args.record and world_size > min(args.numel, 9):
         parser.error("--record needs a number for each rank, and at most 9 ranks")
-    if args.record and not args.record.absolute().parent.is_dir():
-        parser.error(f"--record: there is no folder {args.record.parent}")
+    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
+        parser.error(f"--record must be a file in a folder, not {args.record}")
 
     device, backend = torch.device("cpu"), "gloo"
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):

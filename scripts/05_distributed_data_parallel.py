@@ -151,22 +151,23 @@ def save_recording(path, events, **header):
     return rows
 
 
-@errors.record
+@errors.record  # torchrun hears of an exception in here
 def main():
-    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, description=__doc__)
+    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS)
+    parser.format_help = lambda: __doc__
     parser.add_argument("--method", choices=METHODS)
     parser.add_argument("--bucket-mb", type=float)
     parser.add_argument("--record", type=Path)
-    if os.environ.get("RANK", "0") != "0":  # rank 0 speaks, so it leaves first
+    if os.environ.get("RANK", "0") != "0":  # rank 0 alone speaks, and leaves first
         parser.error = lambda message: time.sleep(1) or parser.exit(2)
     args = parser.parse_args()
     if "RANK" not in os.environ:
-        parser.error(f"try torchrun --standalone --nproc-per-node 4 {sys.argv[0]}")
+        parser.error(f'try torchrun --standalone --nproc-per-node 4 "{sys.argv[0]}"')
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if args.bucket_mb is not None and not 0 < args.bucket_mb <= 1024:
         parser.error(f"--bucket-mb is above 0, 1024 at most, not {args.bucket_mb:g}")
-    if args.record and not args.record.absolute().parent.is_dir():
-        parser.error(f"--record: there is no folder {args.record.parent}")
+    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
+        parser.error(f"--record must be a file in a folder, not {args.record}")
 
     device, backend = torch.device("cpu"), "gloo"
     gpus = 0 if args.record else torch.cuda.device_count()
@@ -195,10 +196,9 @@ def main():
         if args.record and rank == 0:
             trace.export_chrome_trace(str(args.record.with_suffix(".trace.json")))
 
-    header = {"picture": "spans", "measured": True, "date": f"{date.today()}"}
-    header |= {"machine": f"{os.cpu_count()} CPU cores, {backend}"}
-    header |= {"torch": torch.__version__.partition("+")[0]}
-    save_recording(args.record, events, **header)
+    header = {"machine": f"{os.cpu_count()} CPU cores, {backend}", "measured": True}
+    header |= {"date": f"{date.today()}", "torch": torch.__version__.partition("+")[0]}
+    save_recording(args.record, events, picture="spans", **header)
     if rank == 0:
         for line in lines:
             print(line)

@@ -44,11 +44,9 @@ def efficiency(alone, together):
 
 def traffic(method, world_size, weights, inputs, outputs):
     """Bytes in and out of the busiest device in a step: device 0 in DP, all in DDP."""
-    others = world_size - 1
-    if method == "DP":
-        # weights out, gradients home; inputs out, outputs there and back
-        return others * (2 * weights + inputs + 2 * outputs)
-    return 4 * others * weights // world_size  # the ring of lesson 04, in and out
+    if method == "DP":  # weights out, grads home; inputs out, outputs there and back
+        return (world_size - 1) * (2 * weights + inputs + 2 * outputs)
+    return 4 * (world_size - 1) * weights // world_size  # the ring, in and out
 
 
 def task(workload, world_size):
@@ -223,21 +221,22 @@ def save_recording(path, events, **header):
     return rows
 
 
-@errors.record
+@errors.record  # torchrun hears of an exception in here
 def main():
-    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, description=__doc__)
+    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS)
+    parser.format_help = lambda: __doc__
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--record", type=Path)
-    if os.environ.get("RANK", "0") != "0":  # rank 0 speaks, so it leaves first
+    if os.environ.get("RANK", "0") != "0":  # rank 0 alone speaks, and leaves first
         parser.error = lambda message: time.sleep(1) or parser.exit(2)
     args = parser.parse_args()
     if "RANK" not in os.environ:
-        parser.error(f"try torchrun --standalone --nproc-per-node 4 {sys.argv[0]}")
+        parser.error(f'try torchrun --standalone --nproc-per-node 4 "{sys.argv[0]}"')
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if args.rounds < 1:
         parser.error(f"--rounds must be 1 or more, not {args.rounds}")
-    if args.record and not args.record.absolute().parent.is_dir():
-        parser.error(f"--record: there is no folder {args.record.parent}")
+    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
+        parser.error(f"--record must be a file in a folder, not {args.record}")
 
     device, backend = torch.device("cpu"), "gloo"
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):

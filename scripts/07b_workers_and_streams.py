@@ -77,24 +77,25 @@ def save_recording(path, events, **header):
     return rows
 
 
-@errors.record
+@errors.record  # torchrun hears of an exception in here
 def main():
-    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, description=__doc__)
+    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS)
+    parser.format_help = lambda: __doc__
     parser.add_argument("--samples", type=int, default=11)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--record", type=Path)
-    if os.environ.get("RANK", "0") != "0":  # rank 0 speaks, so it leaves first
+    if os.environ.get("RANK", "0") != "0":  # rank 0 alone speaks, and leaves first
         parser.error = lambda message: time.sleep(1) or parser.exit(2)
     args = parser.parse_args()
     if "RANK" not in os.environ:
-        parser.error(f"try torchrun --standalone --nproc-per-node 4 {sys.argv[0]}")
+        parser.error(f'try torchrun --standalone --nproc-per-node 4 "{sys.argv[0]}"')
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if not 0 <= args.samples <= 40:  # a picture has room for no more
         parser.error(f"--samples must be 0 to 40, not {args.samples}")
     if not 1 <= args.workers <= 4:
         parser.error(f"--workers must be 1 to 4, not {args.workers}")
-    if args.record and not args.record.absolute().parent.is_dir():
-        parser.error(f"--record: there is no folder {args.record.parent}")
+    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
+        parser.error(f"--record must be a file in a folder, not {args.record}")
 
     events = []  # made before there is a group, whose threads can't be forked
     for step, way in enumerate(WAYS):

@@ -5,6 +5,8 @@ import json
 import os
 import re
 import runpy
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +33,7 @@ if "RANK" in os.environ:
 """
 EVERYWHERE = {  # wrong arguments, and what is said of them
     "--colour red": "unrecognized arguments: --colour red",
-    "--record no/such/x.jsonl": "--record: there is no folder no/such",
+    "--record no/such/x.jsonl": "--record must be a file in a folder, not no/such/x",
 }
 WRONG = {
     "02_data_parallel": {
@@ -47,6 +49,7 @@ WRONG = {
     "04_ring_all_reduce": {
         "--numel -1": "--numel must be 0 or more, not -1",
         "--numel many": "argument --numel: invalid int value: 'many'",
+        "--numel 2 --record scripts": "--record must be a file in a folder, not scripts",
         "--numel 1 --record x": "--record needs a number for each rank, and at most 9 "
         "ranks",
     },
@@ -133,16 +136,20 @@ def test_the_command_that_is_shown_works(script, tmp_path):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_without_torchrun_says_how_to_start_it(script, capfd, monkeypatch):
-    path = f"scripts/{script}.py"
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", [path])
+def test_a_script_without_torchrun_says_what_to_type(
+    script, capfd, monkeypatch, tmp_path
+):
+    path = tmp_path / "a folder" / f"{script}.py"
+    path.parent.mkdir()
+    shutil.copy(ROOT / "scripts" / path.name, path)
+    monkeypatch.setattr(sys, "argv", [str(path)])
     with pytest.raises(SystemExit) as end:
-        runpy.run_path(path, run_name="__main__")
+        runpy.run_path(str(path), run_name="__main__")
     assert end.value.code == 2
     said = capfd.readouterr().err
     assert said.count("\n") == 1
-    assert f"torchrun --standalone --nproc-per-node 4 {path}" in said
+    words = shlex.split(said.partition("try ")[2])
+    assert words == ["torchrun", "--standalone", "--nproc-per-node", "4", str(path)]
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -151,8 +158,8 @@ def test_help_is_no_error(script, capfd, monkeypatch):
     monkeypatch.setattr(sys, "argv", [f"scripts/{script}.py", "--help"])
     runpy.run_path(sys.argv[0], run_name="__main__")
     said = capfd.readouterr()
-    told = ast.get_docstring(ast.parse(Path(sys.argv[0]).read_text(encoding="utf-8")))
-    assert "".join(said.out.split()).startswith("".join(told.split()))  # else wrapped
+    tree = ast.parse(Path(sys.argv[0]).read_text(encoding="utf-8"))
+    assert said.out == ast.get_docstring(tree, clean=False)
     assert "--record" in said.out
     assert not said.err
 

@@ -125,9 +125,9 @@ def report_mistake(program: Callable) -> str | None:
         if others:
             return f"{name(others)} told it, too: rank 0 alone should"
         mean = (size + 1) / 2
-        if not isinstance(told[0], str):
+        found = re.fullmatch(r"mean loss (\d+(\.\d+)?)", str(told[0]))
+        if not isinstance(told[0], str) or not found:
             return f"rank 0 returned {told[0]!r}, and not the text 'mean loss {mean}'"
-        number = told[0].removeprefix("mean loss ")
-        if not re.fullmatch(r"\d+(\.\d+)?", number) or float(number) != mean:
+        if float(found[1]) != mean:
             return f"with {size} ranks, rank 0 told {told[0]!r}: the mean is {mean}"
     return None
