@@ -6,9 +6,10 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from ringside import Player, Recording, film, flow, load, still, torchrun
-from ringside.board import Board
+from ringside import Player, Recording, cards, film, flow, load, still, torchrun
+from ringside.board import BAND, CELL, Board
 from ringside.player import animate, spelt
+from ringside.svg import box
 
 LESSONS = ["00_start_here", "01_split_the_batch"]
 LESSONS += ["03_ranks_and_messages", "03b_collectives"]
@@ -141,9 +142,15 @@ def test_many_numbers_stand_in_lines_on_their_card(size, lines):
         places = re.findall(rf'x="([\d.]+)" y="([\d.]+)">{100 + rank}<', svg)
         assert len(places) == size, "each rank has it once"
         inside = [
-            abs(float(a) - x) < w / 2 and abs(float(b) - y) < h / 2 for a, b in places
+            abs(float(a) - x) < w / 2 and top < float(b) < y + h / 2 for a, b in places
         ]
         assert inside.count(True) == 1
+
+
+@pytest.mark.parametrize(("size", "left", "wide"), [(1, 0, 20), (2, 10, 10)])
+def test_a_stripe_under_a_number_has_the_place_of_its_rank(size, left, wide):
+    drawn = cards.cells(Board(meet_all(size)), 0, 0, 23, [[7, size - 1]])
+    assert box(left, CELL, wide, BAND) in drawn
 
 
 @pytest.mark.parametrize(("size", "numbers"), [(5, True), (6, False)])

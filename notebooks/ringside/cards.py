@@ -14,7 +14,7 @@ def cells(
 ) -> str:
     """Return numbers in rows, each over the stripes of the ranks in it."""
     frames, numbers, bands, tints = "", "", defaultdict(str), defaultdict(str)
-    slot = (w - 3) / max(board.size, 1)
+    slot = (w - 3) / board.size
     for i, (value, *whose) in enumerate(held):
         left, top = x + i % per * w, y + i // per * LINE
         frames += box(left, top, w - 3, CELL)
