@@ -217,6 +217,30 @@ def test_a_moving_grid_is_small_where_it_is_committed():
     assert "<use " not in animate(made(4, 40)), "too many to follow"
 
 
+@pytest.mark.parametrize(
+    ("turns", "epochs", "seconds", "fly"),
+    [
+        (2, 4, "11.6", True),
+        (2, 6, "12", True),
+        (8, 3, "9.4", True),
+        (8, 4, "11.6", False),
+        (9, 1, "5", False),
+        (8, 1, "5", True),
+    ],
+)
+def test_a_moving_grid_ends_in_time_and_what_flies_can_be_followed(
+    turns, epochs, seconds, fly
+):
+    events = [
+        {"step": epoch, "rank": rank, "samples": [*range(rank, 2 * turns, 2)]}
+        for epoch in range(epochs)
+        for rank in range(2)
+    ]
+    svg = animate(Recording(events, picture="grid", ranks=2, samples=2 * turns))
+    assert {*re.findall(r" ([\d.]+)s [a-z-]+ infinite", svg)} == {seconds}
+    assert svg.count("<use ") == (2 * turns * epochs if fly else 0)
+
+
 def test_a_player_shows_grids_by_epoch_and_by_name():
     assert repr(Player(made())) == "Player: 4 states"
     assert repr(Player({"a": made(), "b": made(seed=1)})) == "Player: 2 states"
