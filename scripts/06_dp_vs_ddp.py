@@ -21,6 +21,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from functools import partial
+from itertools import product
 from pathlib import Path
 from timeit import timeit
 
@@ -64,7 +65,7 @@ def task(workload, world_size):
 
 
 def sizes(workload):
-    """Return the bytes of the weights, of a rank's batch, and of what comes out of it."""
+    """Return the bytes of the weights, of a rank's batch, and of what comes out."""
     model, x, _ = task(workload, 1)
     weights = sum(weight.nbytes for weight in model.parameters())
     return weights, x.nbytes, model(x).nbytes
@@ -88,11 +89,12 @@ def train(model, forward, x, y, half=False):
 
 
 def be_one_device():
-    """Compute in one thread, and keep freed memory, as GPUs do: or page faults count."""
+    """Compute in one thread; keep freed memory, as GPUs do: or page faults count."""
     torch.set_num_threads(1)
     if sys.platform == "linux":
-        for parameter in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
-            ctypes.CDLL(None).mallopt(parameter, 2**30)
+        # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD (2**25 is the most), M_ARENA_MAX
+        for parameter, value in (-1, 2**30), (-3, 2**25), (-8, 1):
+            ctypes.CDLL(None).mallopt(parameter, value)
 
 
 def data_parallel(model, x, devices):
@@ -154,7 +156,7 @@ def probe():
 
 
 def slowest(run):
-    """Let all begin together, and end together; return the slowest one's milliseconds."""
+    """Let all begin together, and end together; return the slowest one's time."""
     took = torch.tensor(run() if run else 0.0)
     dist.all_reduce(took, dist.ReduceOp.MAX)
     return round(took.item(), 3)
@@ -166,8 +168,7 @@ def race(device, team, rounds):
     mine = ["DDP", "DDP, bf16"] if rank < world_size else ["DDP, spawn"]
     if rank == 0:
         mine += ["one process", "DP"]
-    pairs = [(workload, method) for workload in WORKLOADS for method in mine]
-    lanes = {pair: lane(*pair, device, team) for pair in pairs}
+    lanes = {pair: lane(*pair, device, team) for pair in product(WORKLOADS, mine)}
     for step in range(1, rounds + 1):
         turn = step % len(METHODS)
         for workload in WORKLOADS:
@@ -178,7 +179,7 @@ def race(device, team, rounds):
 
 
 def spawned(rank, world_size):
-    """Be a rank that mp.spawn starts: do what the others do, and be numbered behind them."""
+    """Be a rank that mp.spawn starts: do as the others do, numbered behind them."""
     os.environ |= {"RANK": str(world_size + rank), "LOCAL_RANK": str(rank)}
     os.environ.pop("TORCHELASTIC_ERROR_FILE", None)  # it is rank 0's
     main()
@@ -202,10 +203,10 @@ def report(rows, header):
             ranks = header["ranks"]
             if method == "one process":
                 alone, ranks = ms, 1
+            speed = 1000 * ranks * samples / ms
             mega = traffic(method, ranks, *header["bytes"][workload]) / 1e6
-            line = f"{method:12}  {ms:7.1f}  {low:5.1f}-{high:<7.1f}"
-            line += f"{1000 * ranks * samples / ms:9.0f}  {efficiency(alone, ms):4.2f}"
-            print(f"{line}  {mega:10.2f}")
+            says = f"{speed:9.0f}  {efficiency(alone, ms):4.2f}  {mega:10.2f}"
+            print(f"{method:12}  {ms:7.1f}  {low:5.1f}-{high:<7.1f}{says}")
 
 
 def save_recording(path, events, **header):
@@ -244,9 +245,8 @@ def main():
         torch.cuda.set_device(device)
     be_one_device()
     begin = time.perf_counter()
-    if rank == 0:
-        how = {"join": False, "daemon": True}  # if this rank fails, it ends them
-        others = mp.spawn(spawned, (world_size,), world_size, **how)
+    if rank == 0:  # if it fails, it ends them
+        others = mp.spawn(spawned, (world_size,), world_size, join=False, daemon=True)
     both = {"rank": rank, "world_size": 2 * world_size}  # torchrun's and mp.spawn's
     dist.init_process_group("gloo", **both, timeout=timedelta(minutes=5))
     start = {"DDP, spawn": round(time.perf_counter() - begin, 2)}

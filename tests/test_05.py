@@ -49,16 +49,19 @@ def test_given_a_cap_ours_are_the_buckets_of_ddp(mib, calls, ready):
 
 
 @pytest.mark.parametrize(
-    ("line", "method"),
+    ("line", "wrong", "method"),
     [
-        ("        vector_to_parameters(flat, grads)\n", "buckets"),
-        ("    dist.all_reduce(flat)\n", "flat"),
-        ("    weight.grad /= dist.get_world_size()\n", "each"),
+        ("        vector_to_parameters(flat, grads)\n", "", "buckets"),
+        ("    dist.all_reduce(flat)\n", "", "flat"),
+        ("    dist.all_reduce(flat)\n", "    flat *= float('nan')\n", "flat"),
+        ("    weight.grad /= dist.get_world_size()\n", "", "each"),
     ],
 )
-def test_other_gradients_than_those_of_one_process_are_caught(line, method, tmp_path):
+def test_other_gradients_than_those_of_one_process_are_caught(
+    line, wrong, method, tmp_path
+):
     path = ROOT / "scripts" / f"{DDP}.py"
-    broken = path.read_text().replace(line, "")
+    broken = path.read_text().replace(line, wrong)
     assert broken != path.read_text()
     (tmp_path / path.name).write_text(broken)
     says = f"ValueError: {method}: not the gradients of one process"
