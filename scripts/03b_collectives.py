@@ -24,7 +24,7 @@ from torch.distributed.elastic.multiprocessing import errors
 
 
 def given(rank, world_size):
-    """Return a rank's number and pieces, in rows with a place for each: [0, 2, 0, 0]."""
+    """Return a rank's number and pieces, in rows with a place for each: [0, 2, 0]."""
     numbers = [rank + 1, *(10 * (rank + 1) + to for to in range(world_size))]
     return torch.tensor(numbers)[:, None] * (torch.arange(world_size) == rank)
 

@@ -5,7 +5,8 @@
 
 The first line needs no GPU; the second gives each GPU a rank. Try --numel 10, a size
 that four ranks cannot share evenly. With --record PATH, rank 0 keeps in JSON lines what
-each sent. The last line begins with "ok". The lesson: notebooks/04_ring_all_reduce.ipynb
+each sent. The last line begins with "ok".
+The lesson: notebooks/04_ring_all_reduce.ipynb
 """
 
 import argparse

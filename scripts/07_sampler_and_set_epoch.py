@@ -52,7 +52,7 @@ def read_epochs(samples, rank, world_size):
 
 
 def audit(shares, samples, epoch):
-    """Return what is wrong with the samples that the ranks read in an epoch, or None."""
+    """Return what is wrong with the samples that ranks read in an epoch, or None."""
     world_size, reads = len(shares), sum(shares, [])
     if len(reads) != -(-samples // world_size) * world_size:  # rounded up
         return f"{len(reads)} reads of {samples} samples: who shares them?"

@@ -132,7 +132,7 @@ def lose_server(_) -> float:
 
 
 def wrong(here: t.Place, script: str, *args, **how) -> tuple[RankFailed, float]:
-    """Return the error of a run, and the seconds until it was there and all was gone."""
+    """Return the error of a run, and the seconds until it came and all was gone."""
     begin = time.monotonic()
     error = t.fails(here, script, *args, **how)
     return error, time.monotonic() - begin

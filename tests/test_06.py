@@ -52,7 +52,7 @@ def test_a_rank_that_fails_does_not_wait_for_those_it_spawned(tmp_path):
 
 
 def test_the_committed_table_has_what_the_lesson_promises():
-    """A step of 50 ms or more, half a megabyte at most; DDP keeps 0.85, and wins 1.5."""
+    """A step of 50 ms or more, half a megabyte at most; DDP keeps 0.85."""
     events = load(SCRIPT)
     computes, communicates = (race.medians(events, w) for w in events.header["samples"])
     assert computes["one process"] >= 50

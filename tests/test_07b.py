@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
     [(5, 11, 3), (8, 20, 2), (8, 3, 1), (4, 0, 2), (1, 5, 1), (3, 40, 4)],
 )
 def test_any_ranks_samples_and_workers(ranks, samples, workers):
-    """Shared by both, each sample is read once, and nobody reads two more than another."""
+    """Shared by both, each sample is read once; nobody reads two more than another."""
     more = ("--samples", samples, "--workers", workers)
     run = torchrun(SCRIPT, *more, ranks=ranks, record=True, quiet=True)
     places = ranks * workers

@@ -1,4 +1,4 @@
-"""A real JupyterLab in a real browser: a learner opens the lesson, runs it, stops it."""
+"""A real JupyterLab in a real browser: a learner opens a lesson, runs it, stops it."""
 
 import json
 import os

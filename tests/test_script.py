@@ -1,4 +1,4 @@
-"""Functions that ranks run as scripts: what goes along, what is refused, what is shown."""
+"""Functions that ranks run as scripts: what goes along, is refused, is shown."""
 
 import functools
 import linecache
@@ -163,7 +163,7 @@ def leaves(rank, world_size):
 
 
 def test_what_notebooks_have_goes_along_under_its_own_name():
-    """Decorated functions, methods that a module lends, names that a script has, too."""
+    """Decorated functions, methods that a module lends, names that a script has."""
     run = torchrun(leaves, ranks=1, quiet=True)
     assert run.lines[0] == [
         "mine a pigeon 34 1.5 4 inf range(0, 2)",

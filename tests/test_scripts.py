@@ -49,7 +49,8 @@ WRONG = {
     "04_ring_all_reduce": {
         "--numel -1": "--numel must be 0 or more, not -1",
         "--numel many": "argument --numel: invalid int value: 'many'",
-        "--numel 2 --record scripts": "--record must be a file in a folder, not scripts",
+        "--numel 2 --record scripts": "--record must be a file in a folder, not "
+        "scripts",
         "--numel 1 --record x": "--record needs a number for each rank, and at most 9 "
         "ranks",
     },

@@ -107,7 +107,7 @@ def axis(lanes: Lanes) -> str:
 
 
 def rows(events: list[dict]) -> tuple[dict[int, int], dict[int, int]]:
-    """Return each message's row, and each lane's number of rows: none overlap in one."""
+    """Return each message's row, where none overlap, and each lane's number of rows."""
     row, free = {}, defaultdict(list)
     for event in sorted(events, key=lambda event: event["begin"]):
         if event.get("kind") == "message" and "to" not in event:

@@ -164,7 +164,7 @@ def scratch(parent: str) -> Iterator[Path]:
 
 
 def by_rank(end: dict) -> dict:
-    """Return the end of a run with whole numbers for ranks, which JSON does not keep."""
+    """Return the end of a run with ranks as numbers, which JSON makes texts."""
     keyed = {k: v for k, v in end.items() if isinstance(v, dict)}
     return end | {k: {int(r): x for r, x in v.items()} for k, v in keyed.items()}
 
@@ -203,7 +203,8 @@ def refuse(words: list[str], ranks, timeout, env, warm: bool) -> None:
     if (ranks or 1) * each > free:
         raise Refused(
             f"{ranks or 'even a few'} ranks need more than the {free} MB of memory that"
-            f" are free, at about {each} MB each: ask for {max(1, free // each)} or fewer"
+            f" are free, at about {each} MB each: ask for {max(1, free // each)} or"
+            " fewer"
         )
 
 

@@ -1,4 +1,4 @@
-"""Runs a program as several simulated ranks: threads that share nothing but mailboxes."""
+"""Runs a program as simulated ranks: threads that share nothing but mailboxes."""
 
 import ctypes
 import queue
@@ -29,8 +29,8 @@ def simulate(
 ) -> Simulated:
     """Run program(rank, world_size, grad, send, recv) once per tensor, all at once.
 
-    send(to, tensor) puts a copy into a mailbox and goes on, or, if blocking, waits until
-    it is taken out; recv(source) waits for one.
+    send(to, tensor) puts a copy into a mailbox and goes on, or, if blocking, waits
+    until it is taken out; recv(source) waits for one.
     """
     size = len(grads)
     boxes = {(a, b): queue.Queue() for a in range(size) for b in range(size)}

@@ -1,4 +1,4 @@
-"""Shows pictures in a notebook: stills that any reader sees, and a player with controls.
+"""Shows pictures in a notebook: stills that any reader sees, a player with controls.
 
 A notebook that is not trusted yet, or a page without a kernel, hides most outputs. An
 image with its data inside survives everywhere, so that is the only form used here.

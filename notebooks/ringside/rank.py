@@ -1,4 +1,4 @@
-"""What surrounds a script inside a rank: it dies with its parent and says why it failed.
+"""What surrounds a script in a rank: it dies with its parent and says why it failed.
 
 The script runs as if typed after `python`. Standard library only: a rank that starts
 from a fresh interpreter must not pay for anything else.

@@ -16,7 +16,9 @@ NUMBERS = '<g font-size="12" text-anchor="middle">{}</g>'
 HALO = ' stroke="#fff" stroke-width="4" paint-order="stroke"'
 SENTENCES = {
     "start": "Every rank holds its own numbers, one stripe in each chunk.",
-    "scatter-reduce": "Each rank sends one chunk right, and adds what comes from the left.",
+    "scatter-reduce": (
+        "Each rank sends one chunk right, and adds what comes from the left."
+    ),
     "allgather": "Each rank sends one chunk right, and keeps what comes from the left.",
     "half": "Each rank has one complete sum, and no two have the same.",
     "end": "Every rank has every sum.",
@@ -146,7 +148,7 @@ def arrows(stage: Stage) -> str:
 
 
 def token(stage: Stage, event: dict, part: float, style: str = "") -> str:
-    """Return a message part of its way: a small stack of what is in it, and its name."""
+    """Return a message on its way: a small stack of what is in it, and its name."""
     x0, y0, x1, y1 = stage.path(event["rank"])
     x, y = x0 + part * (x1 - x0), y0 + part * (y1 - y0)
     w, h, chunk = 26, 38, event["send"]

@@ -8,10 +8,17 @@ and the weight before and after the step.
 from .recording import Recording
 
 PHASES = {
-    "start": "The same weight everywhere, and in the middle all samples, each with its slope.",
+    "start": (
+        "The same weight everywhere, and in the middle all samples, "
+        "each with its slope."
+    ),
     "split": "Each rank takes every N-th sample, from its own place on.",
-    "backward": "Each rank finds the mean of its own slopes, and one process that of all.",
-    "all-reduce": "Add up over all ranks, divide by their number: the mean of the means.",
+    "backward": (
+        "Each rank finds the mean of its own slopes, and one process that of all."
+    ),
+    "all-reduce": (
+        "Add up over all ranks, divide by their number: the mean of the means."
+    ),
     "step": "The same weight and the same gradient make the same new weight.",
 }
 

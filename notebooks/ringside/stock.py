@@ -4,7 +4,7 @@ from .svg import n
 
 
 class Stock:
-    """Keeps what is drawn several times in a long picture, so that it is written once."""
+    """Keeps what is drawn often in a long picture, so that it is written once."""
 
     def __init__(self, long: bool):
         self.long, self.names = long, {}

@@ -40,7 +40,7 @@ class Watch(threading.Thread):
         self.pass_on(last=True)
 
     def last_time(self) -> float:
-        """Return when all was well: before the first look, when all ranks were there."""
+        """Return when all was well: before the first look when all ranks were there."""
         looked = self.last_look()
         if looked < math.inf:
             return looked
@@ -107,7 +107,7 @@ class Watch(threading.Thread):
 
 
 def forgive(failure: ProcessFailure, read=ProcessFailure.__post_init__) -> None:
-    """Read torch's own note of a failure, unless its rank was ended while writing it."""
+    """Read torch's own note of a failure, unless its rank ended while writing it."""
     try:
         read(failure)
     except ValueError:

@@ -48,7 +48,10 @@ def rank_two(scatter: int, all_to_all: list, reduce_scatter: int) -> None:
         mistake = {
             32: "32 is rank 2's own piece for itself; the root is rank 3",
             23: "23 is what rank 1 has for rank 3: the tens say who gives",
-            33: "33 is what rank 2 would give to rank 3, and rank 3 is the one that gives",
+            33: (
+                "33 is what rank 2 would give to rank 3, "
+                "and rank 3 is the one that gives"
+            ),
             12: "12 comes from rank 0, but the root is rank 3",
         }.get(scatter, f"{scatter} is not rank 3's piece for rank 2")
     elif list(all_to_all) == row:
@@ -114,9 +117,15 @@ def report_mistake(program: Callable) -> str | None:
             return "no rank calls all_reduce, so none can know the mean"
         if len({*calls}) > 1:
             if all(calls):
-                return f"with {size} ranks, they call {calls} times, and some wait for ever"
+                return (
+                    f"with {size} ranks, they call {calls} times, "
+                    "and some wait for ever"
+                )
             here = [rank for rank in range(size) if calls[rank]]
-            return f"with {size} ranks, only {name(here)} made the call, and would wait for ever"
+            return (
+                f"with {size} ranks, only {name(here)} made the call, "
+                "and would wait for ever"
+            )
         others = [rank for rank in range(1, size) if told[rank] is not None]
         if told[0] is None:
             return (

@@ -28,8 +28,12 @@ def ten_rows(leave: int, arrive: int) -> None:
         484: "484 has the weights four times: device 0 has its own already",
     }
     wrong_arrive = {
-        300: "300 is the gradients of the weights; the outputs of seven rows arrive too",
-        28: "28 is the outputs; the gradients of three copies of the weights arrive too",
+        300: (
+            "300 is the gradients of the weights; the outputs of seven rows arrive too"
+        ),
+        28: (
+            "28 is the outputs; the gradients of three copies of the weights arrive too"
+        ),
         128: "128 has the gradients once; each of three devices sends all of them",
         340: "340 counts all ten outputs: three of them are on device 0 already",
         384: "384 also counts gradients of rows: nobody asks for these",

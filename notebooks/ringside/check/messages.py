@@ -30,7 +30,9 @@ def talk_mistake(rank_2, chain_steps, circle_messages) -> str | None:
         return {
             4: "4 steps, and rank 4 has the sum; but all are to know it",
             5: "5 ranks have 4 neighbours in a row, and all are to know the sum",
-            10: "10 would be a full turn there and back; a chain has no link at its end",
+            10: (
+                "10 would be a full turn there and back; a chain has no link at its end"
+            ),
         }.get(
             chain_steps, f"not {chain_steps}: one message in each step, there and back"
         )

@@ -30,7 +30,9 @@ def five_ranks(chunk: int, messages: int, bytes_sent: int) -> None:
         5: "5 would be N steps of one phase: it is N - 1 steps, twice",
     }
     wrong_bytes = {
-        150: "150 would be right for four ranks; a fifth of 100 bytes goes in a message",
+        150: (
+            "150 would be right for four ranks; a fifth of 100 bytes goes in a message"
+        ),
         20: "20 bytes is one message, a fifth of 100; count all of them",
         80: "80 bytes are one phase; allgather sends as many again",
         800: "800 is 8 messages of 100 bytes, but a message is one chunk: 20 bytes",

@@ -21,7 +21,9 @@ def two_means(mean_of_means: float, by_count: float) -> None:
         4: "4 is the mean of all six; ranks 0 and 1 first average two slopes each",
         15.5: "15.5 is the sum of the four means: divide it by the four ranks",
         6: "6 is the sum of all slopes over the four ranks; average each share first",
-        4.75: "4.75 is for neighbours (1, 2), (3, 4), 5, 9: share as above, every fourth",
+        4.75: (
+            "4.75 is for neighbours (1, 2), (3, 4), 5, 9: share as above, every fourth"
+        ),
     }
     wrong_count = {
         3.875: "3.875 is the mean of the means: by count, each slope weighs the same",
@@ -113,7 +115,8 @@ def step_mistake(program: Callable) -> str | None:
             )
         if found[0] == total:
             return (
-                f"{case} the step is {size} times too long: divide the sum by the samples"
+                f"{case} the step is {size} times too long: divide the sum by the "
+                "samples"
                 " of all ranks"
             )
         if found[0] == means:

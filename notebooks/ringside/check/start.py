@@ -34,7 +34,7 @@ def rank_9(node: int, local_rank: int, world_size: int) -> None:
 
 
 def gpus(cuda_0: int, ranks_that_fail: list[int]) -> None:
-    """Check two predictions: four ranks, each on cuda:rank, and GPUs 4 and 6 visible."""
+    """Check two predictions: four ranks, each on cuda:rank, GPUs 4 and 6 visible."""
     if ... in (cuda_0, ranks_that_fail):
         say(TODO, "")
         return

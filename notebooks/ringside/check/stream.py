@@ -101,7 +101,10 @@ def dice(same_seed: int, seed_plus_rank: int, rank_plus_worker: int) -> None:
         return
     mistake = None
     if same_seed == 1:
-        mistake = "a worker's seed is what was drawn plus its id, so a rank's own workers differ"
+        mistake = (
+            "a worker's seed is what was drawn plus its id, "
+            "so a rank's own workers differ"
+        )
     elif same_seed == 3:
         mistake = (
             "it isn't the rank that makes the difference here, it is the worker's id"
@@ -115,7 +118,10 @@ def dice(same_seed: int, seed_plus_rank: int, rank_plus_worker: int) -> None:
     elif seed_plus_rank == 6:
         mistake = "what is drawn is not the seed 7 + r: three draws lie far apart"
     elif seed_plus_rank != 12:
-        mistake = f"seed_plus_rank is not {seed_plus_rank}: each rank draws a number of its own"
+        mistake = (
+            f"seed_plus_rank is not {seed_plus_rank}: "
+            "each rank draws a number of its own"
+        )
     elif rank_plus_worker == 12:
         mistake = "rank 0's worker 1 and rank 1's worker 0 have the same sum"
     elif rank_plus_worker != 6:
