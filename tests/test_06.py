@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import nbformat
 import pytest
-from ringside import RankFailed, Recording, check, load, race, torchrun
+from ringside import Player, RankFailed, Recording, check, load, race, torchrun
 from ringside.chart import bars
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -74,6 +75,14 @@ def test_the_script_prints_what_the_race_shows(capsys):
         for row, ms in zip(rows, times.values()):
             assert row[12:].split()[0] == f"{ms:.1f}"
             assert row.split()[-2] == f"{times['one process'] / ms:.2f}"
+
+
+def test_the_picture_that_the_notebook_keeps_is_of_the_committed_race():
+    """That cell is not compared when it runs: it may differ, but not be an old one."""
+    cells = nbformat.read(ROOT / "notebooks" / f"{SCRIPT}.ipynb", 4).cells
+    [cell] = [cell for cell in cells if cell.source == "Player(race)"]
+    kept = [output["data"]["text/html"] for output in cell.outputs]
+    assert kept == [Player(load(SCRIPT)).fallback]
 
 
 def made_up():
