@@ -33,31 +33,36 @@ READY, BEGINS = "torch::autograd::AccumulateGrad", "c10d::allreduce_"  # in a pr
 KEPT = [READY, BEGINS, "backward", "stops", "copies, waits", "gloo:all_reduce"]
 
 
-def average(weight):
-    """Replace a gradient by its mean over all ranks."""
-    dist.all_reduce(weight.grad)
-    weight.grad /= dist.get_world_size()
-
-
-def average_each(model):
-    """After backward: one all-reduce for each gradient."""
-    for weight in model.parameters():
-        average(weight)
-
-
-def average_flat(model):
-    """After backward: one all-reduce for all gradients, in one flat buffer."""
-    grads = [weight.grad for weight in model.parameters()]
+def begin(weights):
+    """Copy gradients into one flat buffer, and begin to add it up over all ranks."""
+    grads = [weight.grad for weight in weights]
     flat = parameters_to_vector(grads)
-    dist.all_reduce(flat)
+    return dist.all_reduce(flat, async_op=True), flat, grads
+
+
+def finish(work, flat, grads):
+    """Wait for the sums, and put their averages where the gradients are."""
+    work.wait()
     flat /= dist.get_world_size()
     vector_to_parameters(flat, grads)
 
 
-def average_in_hooks(model):
-    """During backward: each gradient as soon as it is ready."""
-    hook = record_function("stops")(average)  # "stops": its name in a profile
-    for weight in model.parameters():
+def average(weights):
+    """Begin, and wait until it is finished."""
+    finish(*begin(weights))
+
+
+def when_ready(weights, act):
+    """During backward: act when the last of these weights has its gradient."""
+    ready = []
+
+    def hook(weight):
+        ready.append(weight)
+        if len(ready) == len(weights):
+            ready.clear()
+            act(weights)
+
+    for weight in weights:
         weight.register_post_accumulate_grad_hook(hook)
 
 
@@ -71,43 +76,27 @@ def buckets_of(weights, cap):
     return buckets
 
 
-def start_when_full(bucket, started):
-    """Begin a bucket's all-reduce when its last gradient is ready, and don't wait."""
-    ready = []
-
-    def hook(weight):
-        ready.append(weight)
-        if len(ready) == len(bucket):
-            grads = [weight.grad for weight in bucket]
-            flat = parameters_to_vector(grads)
-            started.append((dist.all_reduce(flat, async_op=True), flat, grads))
-            ready.clear()
-
-    for weight in bucket:
-        weight.register_post_accumulate_grad_hook(hook)
-
-
-def wait_for_all(started):
-    """After backward: wait for every bucket, and put its averages in place."""
-    while started:
-        work, flat, grads = started.pop(0)
-        work.wait()
-        flat /= dist.get_world_size()
-        vector_to_parameters(flat, grads)
-
-
 def prepare(method, model, mb):
-    """Return the model to call, and what to do after backward."""
-    started = []
+    """Return the model to call, and what is to be done after backward."""
+    weights, begun = list(model.parameters()), []
+    if method == "each":
+        return model, lambda: [average([weight]) for weight in weights]
+    if method == "flat":
+        return model, lambda: average(weights)
     if method == "hooks":
-        average_in_hooks(model)
+        for weight in weights:
+            when_ready([weight], record_function("stops")(average))
     if method == "buckets":
-        for bucket in buckets_of(model.parameters(), (mb or 1) * 2**20):
-            start_when_full(bucket, started)
+        for bucket in buckets_of(weights, (mb or 1) * 2**20):
+            when_ready(bucket, lambda bucket: begun.append(begin(bucket)))
     if method == "ddp":
         model = DistributedDataParallel(model, bucket_cap_mb=mb)
-    after = {"each": average_each, "flat": average_flat}.get(method)
-    return model, lambda: after(model) if after else wait_for_all(started)
+
+    def after():
+        while begun:
+            finish(*begun.pop(0))
+
+    return model, after
 
 
 def one_step(model, batch, after=lambda: None):

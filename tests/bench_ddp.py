@@ -53,12 +53,17 @@ def ways(script, make):
     for name in ("each", "flat", "hooks"):
         mine, after = script.prepare(name, model(), None)
         found[name] = lambda mine=mine, after=after: step(mine, after)
-    ours, started = model(), []
+    ours, begun = model(), []
     first, *_ = script.buckets_of(ours.parameters(), 2**20)
     rest = list(ours.parameters())[: -len(first)]
     for bucket in [first, *script.buckets_of(rest, 25 * 2**20)]:
-        script.start_when_full(bucket, started)
-    found["buckets"] = lambda: step(ours, lambda: script.wait_for_all(started))
+        script.when_ready(bucket, lambda full: begun.append(script.begin(full)))
+
+    def finish_all():
+        while begun:
+            script.finish(*begun.pop(0))
+
+    found["buckets"] = lambda: step(ours, finish_all)
     alone = model()
     found["alone"] = lambda: step(alone)  # no averaging at all: what can't be beaten
     return found

@@ -51,10 +51,11 @@ def test_given_a_cap_ours_are_the_buckets_of_ddp(mib, calls, ready):
 @pytest.mark.parametrize(
     ("line", "wrong", "method"),
     [
-        ("        vector_to_parameters(flat, grads)\n", "", "buckets"),
-        ("    dist.all_reduce(flat)\n", "", "flat"),
-        ("    dist.all_reduce(flat)\n", "    flat *= float('nan')\n", "flat"),
-        ("    weight.grad /= dist.get_world_size()\n", "", "each"),
+        ("    vector_to_parameters(flat, grads)\n", "", "each"),
+        ("    flat /= dist.get_world_size()\n", "", "each"),
+        ("    flat /= dist.get_world_size()\n", "    flat *= float('nan')\n", "each"),
+        ("            act(weights)\n", "", "hooks"),
+        ("            finish(*begun.pop(0))", "            begun.pop(0)", "buckets"),
     ],
 )
 def test_other_gradients_than_those_of_one_process_are_caught(
