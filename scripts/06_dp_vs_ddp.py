@@ -21,7 +21,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from functools import partial
-from itertools import product
 from pathlib import Path
 from timeit import timeit
 
@@ -64,18 +63,8 @@ def task(workload, world_size):
     return nn.Sequential(*layers), x, torch.randint(10, (len(x),))
 
 
-def sizes(workload):
-    """Return the bytes of the weights, of a rank's batch, and of what comes out."""
-    model, x, _ = task(workload, 1)
-    weights = sum(weight.nbytes for weight in model.parameters())
-    return weights, x.nbytes, model(x).nbytes
-
-
 def train(model, forward, x, y, half=False):
-    """Take a few steps; return the milliseconds for each."""
-    finish = torch.cuda.synchronize if x.is_cuda else torch.cpu.synchronize
-    finish()
-    begin = time.perf_counter()
+    """Take a few steps."""
     for _ in range(STEPS):
         model.zero_grad()
         with torch.autocast(x.device.type, torch.bfloat16, enabled=half):
@@ -84,8 +73,8 @@ def train(model, forward, x, y, half=False):
         with torch.no_grad():
             for weight in model.parameters():
                 weight -= 0.1 * weight.grad
-    finish()
-    return 1000 * (time.perf_counter() - begin) / STEPS
+    if x.is_cuda:
+        torch.cuda.synchronize()  # until the GPU has done all that it was told
 
 
 def be_one_device():
@@ -149,33 +138,25 @@ def startup(world_size):
         yield method, round(time.perf_counter() - begin, 2)
 
 
-def probe():
-    """Return the milliseconds that a piece of work takes, always the same one."""
-    x = torch.ones(256, 256)
-    return 1000 * timeit(lambda: x @ x, number=20)
-
-
-def slowest(run):
-    """Let all begin together, and end together; return the slowest one's time."""
-    took = torch.tensor(run() if run else 0.0)
-    dist.all_reduce(took, dist.ReduceOp.MAX)
-    return round(took.item(), 3)
-
-
-def race(device, team, rounds):
+def race(workload, device, team, rounds):
     """Let all methods take turns, in another order each round, and tell the times."""
     rank, world_size = dist.get_rank(), dist.get_world_size(team)
-    mine = ["DDP", "DDP, bf16"] if rank < world_size else ["DDP, spawn"]
+    mine, lanes = ["DDP, spawn"], {}
+    if rank < world_size:
+        mine, x = ["DDP", "DDP, bf16"], torch.ones(256, 256)
+        lanes["probe"] = partial(timeit, lambda: x @ x, number=20 * STEPS)
     if rank == 0:
         mine += ["one process", "DP"]
-    lanes = {pair: lane(*pair, device, team) for pair in product(WORKLOADS, mine)}
+    lanes |= {method: lane(workload, method, device, team) for method in mine}
+    dist.barrier()  # all are ready
     for step in range(1, rounds + 1):
-        turn = step % len(METHODS)
-        for workload in WORKLOADS:
-            pace = slowest(probe if rank < world_size else None)
-            for method in METHODS[turn:] + METHODS[:turn]:
-                row = {"step": step, "rank": 0, "workload": workload, "method": method}
-                yield row | {"ms": slowest(lanes.get((workload, method))), "pace": pace}
+        turn, ms = step % len(METHODS), {}
+        for name in ["probe", *METHODS[turn:], *METHODS[:turn]]:
+            took = torch.tensor(timeit(lanes.get(name, "pass"), number=1))
+            dist.all_reduce(took, dist.ReduceOp.MAX)  # and all begin the next together
+            ms[name] = round(1000 * took.item() / STEPS, 3)
+        row = {"step": step, "rank": 0, "workload": workload, "pace": ms.pop("probe")}
+        yield row | {"ms": ms}
 
 
 def spawned(rank, world_size):
@@ -187,26 +168,23 @@ def spawned(rank, world_size):
     dist.destroy_process_group()
 
 
-def report(rows, header):
-    """Print a table of each workload, without the rounds that others disturbed."""
-    quarters = torch.tensor([0.25, 0.5, 0.75])
-    for workload, samples in header["samples"].items():
-        own = [row for row in rows if row["workload"] == workload]
-        most = 1.25 * min(row["pace"] for row in own)
-        calm = [row for row in own if row["pace"] <= most]
-        rounds = f"{len(calm) // len(METHODS)} of {len(own) // len(METHODS)}"
-        print(f"a model that {workload}: ms a step, in {rounds} rounds that were calm")
-        print("method         median  middle half   samples/s  kept  MB busiest")
-        for method in METHODS:
-            times = [row["ms"] for row in calm if row["method"] == method]
-            low, ms, high = torch.tensor(times).quantile(quarters).tolist()
-            ranks = header["ranks"]
-            if method == "one process":
-                alone, ranks = ms, 1
-            speed = 1000 * ranks * samples / ms
-            mega = traffic(method, ranks, *header["bytes"][workload]) / 1e6
-            says = f"{speed:9.0f}  {efficiency(alone, ms):4.2f}  {mega:10.2f}"
-            print(f"{method:12}  {ms:7.1f}  {low:5.1f}-{high:<7.1f}{says}")
+def report(workload, rows, header):
+    """Print one workload's table, without the rounds that others disturbed."""
+    most = 1.25 * min(row["pace"] for row in rows)
+    calm = [row["ms"] for row in rows if row["pace"] <= most]
+    rounds = f"{len(calm)} of {len(rows)} rounds that were calm"
+    print(f"a model that {workload}: ms a step, in {rounds}")
+    print("method         median  middle half   samples/s  kept  MB busiest")
+    for method in METHODS:
+        times = torch.tensor([ms[method] for ms in calm])
+        low, ms, high = times.quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
+        ranks = header["ranks"]
+        if method == "one process":
+            alone, ranks = ms, 1
+        speed = 1000 * ranks * header["samples"][workload] / ms
+        mega = traffic(method, ranks, *header["bytes"][workload]) / 1e6
+        says = f"{speed:9.0f}  {efficiency(alone, ms):4.2f}  {mega:10.2f}"
+        print(f"{method:12}  {ms:7.1f}  {low:5.1f}-{high:<7.1f}{says}")
 
 
 def save_recording(path, events, **header):
@@ -251,19 +229,26 @@ def main():
     dist.init_process_group("gloo", **both, timeout=timedelta(minutes=5))
     start = {"DDP, spawn": round(time.perf_counter() - begin, 2)}
     team, _ = dist.new_subgroups(world_size, backend=backend)
-    rows = list(race(device, team, args.rounds))
 
     header = {"ranks": world_size, "picture": "race", "measured": True}
     what = f"{os.cpu_count()} CPU cores" if backend == "gloo" else f"{world_size} GPUs"
     header |= {"machine": f"{what}, {backend}", "date": f"{date.today()}"}
     header |= {"torch": torch.__version__.partition("+")[0], "methods": METHODS}
-    header["samples"] = {workload: batch[0] for workload, batch in WORKLOADS.items()}
-    header["bytes"] = {workload: sizes(workload) for workload in WORKLOADS}
+    header |= {"samples": {}, "bytes": {}}
+    rows = []
+    for workload in WORKLOADS:
+        model, x, _ = task(workload, 1)
+        weights = sum(weight.nbytes for weight in model.parameters())
+        header["samples"][workload] = len(x)
+        header["bytes"][workload] = weights, x.nbytes, model(x).nbytes
+        own = list(race(workload, device, team, args.rounds))
+        if rank == 0:
+            rows += own
+            report(workload, own, header)
     if rank == 0:
-        report(rows, header)
         header["startup"] = dict(startup(world_size)) | start if args.rounds > 2 else {}
         print("seconds to start:", header["startup"] or "not taken in a short run")
-    save_recording(args.record, [] if rank else rows, **header)
+    save_recording(args.record, rows, **header)
     if rank == 0:
         others.join()
         print(f"ok: all but bf16 took the steps of one process, on {world_size} ranks")

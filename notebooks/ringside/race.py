@@ -14,19 +14,17 @@ LAPS = 6  # steps of the slowest method that fit into the picture
 
 
 def calm(events: Recording, workload: str) -> list[dict]:
-    """Return the measurements of one workload that nobody disturbed."""
+    """Return the milliseconds by method, of each round that nobody disturbed."""
     own = [event for event in events if event["workload"] == workload]
     most = SLACK * min(event["pace"] for event in own)
-    return [event for event in own if event["pace"] <= most]
+    return [event["ms"] for event in own if event["pace"] <= most]
 
 
 def medians(events: Recording, workload: str) -> dict[str, float]:
     """Return the median milliseconds of a step, by method, of undisturbed rounds."""
-    own = calm(events, workload)
-    found = {method: [] for method in events.header["methods"]}
-    for event in own:
-        found[event["method"]].append(event["ms"])
-    return {method: statistics.median(ms) for method, ms in found.items() if ms}
+    rounds = calm(events, workload)
+    methods = events.header["methods"]
+    return {name: statistics.median(ms[name] for ms in rounds) for name in methods}
 
 
 def lap(events: Recording, step: int) -> Recording:
