@@ -139,12 +139,13 @@ def startup(world_size):
 
 
 def race(workload, device, team, rounds):
-    """Let all methods take turns, in another order each round, and tell the times."""
+    """Time a probe, then all methods in turns, in another order each round."""
     rank, world_size = dist.get_rank(), dist.get_world_size(team)
     mine, lanes = ["DDP, spawn"], {}
     if rank < world_size:
-        mine, x = ["DDP", "DDP, bf16"], torch.ones(256, 256)
-        lanes["probe"] = partial(timeit, lambda: x @ x, number=20 * STEPS)
+        x = torch.ones(256, 256)
+        lanes["probe"] = lambda: [x @ x for _ in range(60)]  # slower if others disturb
+        mine = ["DDP", "DDP, bf16"]
     if rank == 0:
         mine += ["one process", "DP"]
     lanes |= {method: lane(workload, method, device, team) for method in mine}
@@ -152,7 +153,7 @@ def race(workload, device, team, rounds):
     for step in range(1, rounds + 1):
         turn, ms = step % len(METHODS), {}
         for name in ["probe", *METHODS[turn:], *METHODS[:turn]]:
-            took = torch.tensor(timeit(lanes.get(name, "pass"), number=1))
+            took = torch.tensor(timeit(lanes.get(name, "pass"), number=1))  # or rest
             dist.all_reduce(took, dist.ReduceOp.MAX)  # and all begin the next together
             ms[name] = round(1000 * took.item() / STEPS, 3)
         row = {"step": step, "rank": 0, "workload": workload, "pace": ms.pop("probe")}
