@@ -2,10 +2,12 @@
 
 import json
 import re
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
 from ringside import Player, RankFailed, check, torchrun
+from ringside.lanes import LANE
 from ringside.player import alike, image, spelt, spoken
 from ringside.recording import Recording, read
 from ringside.timeline import describe, frame, rows
@@ -85,6 +87,9 @@ def test_a_recording_has_every_layer_and_every_message(method, tmp_path):
         messages = [event for event in mine if event["kind"] == "message"]
         assert len(messages) == calls
         over = next(event["end"] for event in mine if event["what"] == "backward")
+        [waits] = [event for event in mine if event["what"] == "waits"]
+        assert over == waits["begin"] == marks[-1]["begin"]
+        assert over < waits["end"] and waits["kind"] == "wait"
         if method in ("each", "flat"):
             assert min(event["begin"] for event in messages) >= over
         elif method != "buckets":  # those could begin late on a busy machine
@@ -134,6 +139,13 @@ def test_a_player_of_several_timelines_chooses_among_them():
     assert player.children[1].index == player.children[2].selected_index == 0
     shown = [picture.value for picture in player.children[2].children]
     assert shown == [image(frame(events)) for events in alike(three).values()]
+    kept = b64decode(re.search('base64,([^"]*)', player.fallback)[1]).decode()
+    words = re.findall(r"<text[^>]*>([^<]*)</text>", kept)
+    assert [word for word in words if word in three] == ["a", "b", "c"]
+    assert words.count("rank 0") == 3
+    bars = re.search(r'<path fill="url\(#h0\)" d="([^"]*)"', kept)[1]
+    tops = [float(top) for top in re.findall(r"M[\d.]+ ([\d.]+)", bars)]
+    assert tops == [tops[0], tops[0] + LANE, tops[0] + 2 * LANE]
 
 
 def test_a_long_description_has_a_line_for_each_rank_and_is_folded():
@@ -157,14 +169,16 @@ def test_a_long_description_has_a_line_for_each_rank_and_is_folded():
         ((..., 3, 10), "your turn"),
         ((4, 1, 6), "no bucket could grow beyond its cap"),
         ((1, 5, 16), "none takes more at 5 MiB"),
-        ((3, 2, 6), "3 is not the number of buckets"),
+        ((3, 2, 6), "you filled from the first weight"),
+        ((3, 3, 10), "3 is not the number of buckets"),
         ((2, 2, 6), "you filled from the first weight"),
         ((2, 2, 10), "so it is not full yet"),
         ((2, 5, 10), "a bucket begins when it is full"),
-        ((2, 1, 10), "not full after 1 gradients"),
+        ((2, 1, 10), "gets full with another gradient"),
         ((2, 3, 6), "not 6: with 4 MiB in it"),
         ((2, 3, 5), "still takes the next weight"),
-        ((2, 3, 16), "no bucket has 16 MiB"),
+        ((2, 3, 16), "16 is all there is"),
+        ((2, 3, 12), "no bucket has 12 MiB"),
         (("2", 3, 10), "each answer is a number"),
         ((2, 3, 10), "right: 3 + 1 + 6 MiB"),
     ],
@@ -217,6 +231,17 @@ def halves_at_most(weight, all_reduce, world_size):
     weight.grad /= min(world_size, 2)
 
 
+def divides_first(weight, all_reduce, world_size):
+    weight.grad /= world_size
+    all_reduce(weight.grad)
+
+
+def both(weight, all_reduce, world_size):
+    sums(weight, all_reduce, world_size)
+    weight.grad /= world_size
+    famous(weight, all_reduce, world_size)
+
+
 def famous(weight, all_reduce, world_size):
     all_reduce(weight.data)
     weight.data /= world_size
@@ -226,7 +251,9 @@ def famous(weight, all_reduce, world_size):
     ("hook", "says"),
     [
         (lambda *args: ..., "your turn"),
-        (lambda *args: None, "your turn"),
+        (lambda *args: None, "with 2 ranks, it adds nothing up"),
+        (both, "with 2 ranks, the weight changes"),
+        (divides_first, "right: "),
         (famous, "it averages the weights"),
         (sums, "with 2 ranks, weight.grad becomes 16, a sum: divide it in place"),
         (new_name, "a sum: divide it in place"),
@@ -260,7 +287,10 @@ def right_order(full):
 @pytest.mark.parametrize(
     ("launch", "says"),
     [
+        (lambda full: ..., "your turn"),
         (lambda full: None, "your turn"),
+        (lambda full: full.clear(), "gave None: a list of lists"),
+        (lambda full: full, "launch([0, 1, 2]) gave [0, 1, 2]: a list of lists"),
         (lambda full: [[bucket] for bucket in full], "begins [1, 0, 2]"),
         (lambda full: [[]] * (len(full) - 1) + [sorted(full)], "could begin [0]"),
         (lambda full: [[i] for i in range(len(full))], "bucket 0 before it is full"),
@@ -268,7 +298,7 @@ def right_order(full):
         (lambda full: [sorted(full[: i + 1]) for i in range(len(full))], "twice"),
         (lambda full: [sorted(full)], "gave 1 lists"),
         (lambda full: 1 / 0, "ZeroDivisionError"),
-        (lambda full: 3, "TypeError"),
+        (lambda full: 3, "gave 3: a list of lists"),
         (right_order, "right: "),
     ],
 )

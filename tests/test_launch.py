@@ -328,7 +328,7 @@ def test_a_lost_supervisor_leaves_nothing(kernel, how):
 
 @pytest.mark.parametrize("how", ["restart", "shut down now", "SIGKILL"])
 def test_the_end_of_a_kernel_leaves_nothing(kernel, how):
-    assert end_kernel(kernel, how) < 10
+    assert end_kernel(kernel, how) < supervisor.GRACE  # when it would turn impolite
 
 
 @pytest.fixture(scope="module")
@@ -374,6 +374,16 @@ def test_the_rank_that_raised_is_named(place, rank):
     assert shown(error).count("Traceback") == 1
     assert shown(error).count("raise ValueError(f") == 1
     assert "in misstep" in shown(error) and "by peer" not in shown(error)
+    assert "runpy" not in shown(error)  # nor what else lies below the script
+
+
+def test_a_rank_that_leaves_the_group_before_it_raises_is_named(place):
+    text = "import time, torch, torch.distributed as dist\n"
+    text += "dist.init_process_group('gloo')\nif dist.get_rank() == 1:\n"
+    text += "    dist.destroy_process_group()\n    time.sleep(0.5)\n"
+    text += "    raise ValueError('mine')\ndist.all_reduce(torch.ones(10))\n"
+    error = fails(place, place.script(text))
+    assert str(error) == "rank 1 raised ValueError: mine"
 
 
 def test_what_the_others_said_is_in_the_log(place):
@@ -396,10 +406,22 @@ def test_a_launcher_that_never_looks_is_not_waited_for_either(tmp_path):
     assert watch.last_time() == watch.last_time() < math.inf
 
 
+def test_a_rank_that_was_ended_did_not_fail_by_itself(tmp_path):
+    """A launcher that stalls sees both ends as failures, and one was ours."""
+    watch = Watch({"folder": tmp_path, "ranks": 2, "timeout": 9}, set(), None, None)
+    for rank in (0, 1):
+        (tmp_path / f"{rank}.pid").write_text(f"{10 + rank}")
+    watch.swept = [10]
+    found = watch.outcome({0: -signal.SIGKILL, 1: -signal.SIGSEGV}, 2)
+    assert found["lost"] == [1]
+    assert found["codes"] == {0: -signal.SIGKILL, 1: -signal.SIGSEGV}
+
+
 @pytest.mark.parametrize("stubborn", ["", "stubborn"])
 def test_a_killed_rank_is_told_in_words(place, stubborn):
     error = fails(place, place.script(WRONG), "kill", 2, stubborn)
     assert str(error).startswith("rank 2 was killed (SIGKILL), usually out of memory")
+    assert error.run.seconds < 20  # torch waits for 30
 
 
 WAYS = {
@@ -558,13 +580,16 @@ def test_an_error_is_the_same_warm_and_plain(place):
 
 
 PRINTS = """
-import os, sys
+import os, sys, time
 rank = os.environ["RANK"]
 for i in range(200):
     print("line", i, "of", rank, "·" * 50)
 sys.stdout.buffer.write(b"not \\xff text\\n")
 print("l" + "o" * 300_000 + "ng")
 print("form\\x0cfeed\\u2028and so on")
+print("half", end="", flush=True)
+time.sleep(0.1)
+print(" a line")
 sys.stdout.write("the end")
 """
 
@@ -575,11 +600,11 @@ def test_every_line_is_whole_and_labelled(place, warm, capsys):
     for rank in range(4):
         lines = [f"line {i} of {rank} {'·' * 50}" for i in range(200)]
         lines += ["not \ufffd text", f"l{'o' * 300_000}ng"]
-        lines += ["form\x0cfeed\u2028and so on", "the end"]
+        lines += ["form\x0cfeed\u2028and so on", "half a line", "the end"]
         assert run.lines[rank] == lines
         label = f"rank {rank} | "
         assert [s.removeprefix(label) for s in told if s.startswith(label)] == lines
-    assert len(told) == 4 * 204 + 1
+    assert len(told) == 4 * 205 + 1
 
 
 def test_no_two_ranks_draw_the_same_numbers(place, warm):

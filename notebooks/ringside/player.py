@@ -100,6 +100,17 @@ def alike(recordings: dict[str, list[dict]]) -> dict[str, list[dict]]:
     }
 
 
+def stacked(timelines: dict[str, Recording]) -> Recording:
+    """Return timelines as one, the lanes of each below those of the one before."""
+    events, lanes, hues, header = [], [], [], {}
+    for label, each in timelines.items():
+        header = each.header
+        events += [e | {"lane": e["lane"] + len(lanes)} for e in each]
+        lanes += [f"{label}, {name.rpartition(', ')[2]}" for name in header["lanes"]]
+        hues += header.get("hues", range(len(header["lanes"])))
+    return Recording(events, **header | {"lanes": lanes, "hues": hues})
+
+
 class Player(widgets.VBox):
     """Plays a recording: buttons, a slider and the arrow keys choose the step.
 
@@ -117,6 +128,8 @@ class Player(widgets.VBox):
             ]
             labels, name, wide = list(events), "Which:", "8em"
             moving = image(drawing(shown[-1][0]).frame(*shown[-1]))
+            if drawing(shown[0][0]) is timeline:  # of which one alone says little
+                moving = image(timeline.strip(stacked(several)))
         else:
             events = spelt(events)
             steps = range(drawing(events).states(events))

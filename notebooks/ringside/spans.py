@@ -18,6 +18,7 @@ def timed(events: Recording) -> Recording:
     names = [f"{event['method']}, rank {event['rank']}" for event in events]
     pairs = [*zip(map(lanes.index, names), events)]
     start = {lane: e["begin"] for lane, e in pairs if e["what"] == "backward"}
+    last = {lane: e["begin"] for lane, e in pairs if e["what"] == READY}
     for lane, event in reversed(pairs):  # the first layer is done last
         kind, what = KINDS.get(event["what"]), event["what"]
         if kind == "mark":
@@ -26,8 +27,13 @@ def timed(events: Recording) -> Recording:
         if not kind or kind == "mark" and ready[lane] % 2 == 0:
             continue
         times = {key: (event[key] - start[lane]) / 1000 for key in ("begin", "end")}
-        what = what.replace("gloo:all_", "all-")
-        found.append(event | times | {"lane": lane, "kind": kind, "what": what})
+        told = {"lane": lane, "what": what.replace("gloo:all_", "all-")}
+        if what == "backward":  # when all gradients are ready, nothing is computed
+            done = (last[lane] - start[lane]) / 1000
+            waits = {"kind": "wait", "what": "waits", "begin": done}
+            found.append(event | times | told | waits)
+            times["end"] = done
+        found.append(event | times | told | {"kind": kind})
     header = {"picture": "timeline", "unit": "ms", "title": TITLE, "lanes": lanes}
     header["hues"] = [*ranks] * len(methods)
     return Recording(reversed(found), **events.header | header)

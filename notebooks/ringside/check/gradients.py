@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from .say import TODO, say
+from .say import TODO, say, untouched
 
 
 def bucket_plan(buckets: int, first_after: int, largest: int) -> None:
@@ -17,7 +17,9 @@ def bucket_plan(buckets: int, first_after: int, largest: int) -> None:
         say("each answer is a number, such as buckets=2", "")
         return
     mistake = None
-    if buckets == 4:
+    if (first_after, largest) == (2, 6):
+        mistake = "you filled from the first weight: its gradient comes last"
+    elif buckets == 4:
         mistake = (
             "4 would be right if no bucket could grow beyond its cap; this one can"
         )
@@ -25,8 +27,6 @@ def bucket_plan(buckets: int, first_after: int, largest: int) -> None:
         mistake = "1 bucket would have to wait for everything: none takes more at 5 MiB"
     elif buckets != 2:
         mistake = f"{buckets} is not the number of buckets: fill them one by one"
-    elif first_after == 2 and largest == 6:
-        mistake = "you filled from the first weight: its gradient comes last"
     elif first_after == 2:
         mistake = (
             "after two gradients the first bucket has 4 MiB, so it is not full yet"
@@ -34,11 +34,13 @@ def bucket_plan(buckets: int, first_after: int, largest: int) -> None:
     elif first_after == 5:
         mistake = "5 is for one flat buffer: a bucket begins when it is full"
     elif first_after != 3:
-        mistake = f"the first bucket is not full after {first_after} gradients"
+        mistake = "the first bucket gets full with another gradient than that"
     elif largest in (5, 6):
         mistake = (
             f"not {largest}: with 4 MiB in it, a bucket still takes the next weight"
         )
+    elif largest == 16:
+        mistake = "16 is all there is: the first bucket begins before it has that"
     elif largest != 10:
         mistake = f"no bucket has {largest} MiB in it when it is full"
     say(mistake, "3 + 1 + 6 MiB, after three gradients, and then 2 + 4 MiB")
@@ -54,39 +56,40 @@ def hook_mistake(hook: Callable) -> str | None:
     for size in (2, 1, 3):
         case = f"with {size} rank{'s' * (size > 1)},"
         weight, called = torch.full((2,), 8.0, requires_grad=True), []
-        weight.grad = torch.full((2,), 6.0)  # another rank has 4 more, or two have
+        weight.grad = torch.full((2,), 6.0)  # all other ranks have 10
 
         def all_reduce(tensor: torch.Tensor, weight=weight, called=called, size=size):
-            """Add what other ranks would, gradients of 10."""
+            """Add the others' tensors: they have done the same to their gradients."""
             if not isinstance(tensor, torch.Tensor):
                 raise TypeError("all_reduce takes a tensor")
             same = tensor.data_ptr() == weight.data_ptr()
             called.append("weight" if same else "other")
-            tensor += 10 * (size - 1)
+            tensor += 10 / 6 * tensor * (size - 1)
 
         try:
             with torch.no_grad():  # as in a hook of torch's
                 answer = hook(weight, all_reduce, size)
         except Exception as error:  # noqa: BLE001 it is the learner's
             return f"{case} it raised {type(error).__name__}: {error}"
-        if answer is ... or (not called and weight.grad.eq(6).all()):
-            return TODO if not called else "a hook returns nothing"
-        mean = (6 + 10 * (size - 1)) / size
-        grad = weight.grad
-        if "weight" in called:
+        if answer is ...:
+            return TODO
+        mean, grad = torch.full((2,), (6 + 10 * (size - 1)) / size), weight.grad
+        alone = grad is None or grad.eq(6).all() and size > 1
+        if "weight" in called and alone:
             return (
                 f"{case} it averages the weights, which are equal already, and this"
                 " rank keeps the gradient of its own share"
             )
         if not weight.eq(8).all():
             return f"{case} the weight changes: that is the optimizer's work"
-        if grad is None or grad.eq(6).all() and size > 1:
+        if not called:
+            return f"{case} it adds nothing up: call all_reduce"
+        if alone:
             return f"{case} the mean is not put into weight.grad"
-        if grad.eq(mean).all():
-            continue
-        if grad.eq(mean * size).all():
+        if torch.allclose(grad, mean * size) and size > 1:
             return f"{case} weight.grad becomes {grad[0]:g}, a sum: divide it in place"
-        return f"{case} the gradient becomes {grad[0]:g}, not {mean:g}"
+        if not torch.allclose(grad, mean):
+            return f"{case} the gradient becomes {grad[0]:g}, not {mean[0]:g}"
     return None
 
 
@@ -104,11 +107,14 @@ def order_mistake(function: Callable) -> str | None:
         case = f"launch({full})"
         try:
             answer = function(list(full))
-            if answer is None or answer is ...:
-                return TODO
-            answer = [list(begun) for begun in answer]
         except Exception as error:  # noqa: BLE001 it is the learner's
             return f"{case} raised {type(error).__name__}: {error}"
+        if answer is ... or untouched(function):
+            return TODO
+        try:
+            answer = [list(begun) for begun in answer]
+        except TypeError:
+            return f"{case} gave {answer!r}: a list of lists is wanted"
         if len(answer) != len(full):
             return (
                 f"{case} gave {len(answer)} lists: one for each bucket that gets full"
