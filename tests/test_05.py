@@ -150,6 +150,7 @@ def test_a_player_of_several_timelines_chooses_among_them():
 
 def test_a_long_description_has_a_line_for_each_rank_and_is_folded():
     events = spelt(read(ROOT / "figures" / f"{DDP}.jsonl"))
+    assert frame(events).count(">layer 6</text>") == 4, "the first one, too"
     long = spoken(describe(events, 0))
     assert "<details>" in long and "</details>" in long
     lanes = [line.partition(":")[0] for line in long.split("<br>")[1:]]

@@ -36,4 +36,5 @@ def timed(events: Recording) -> Recording:
         found.append(event | times | told | {"kind": kind})
     header = {"picture": "timeline", "unit": "ms", "title": TITLE, "lanes": lanes}
     header["hues"] = [*ranks] * len(methods)
-    return Recording(reversed(found), **events.header | header)
+    found.sort(key=lambda event: event["begin"])
+    return Recording(found, **events.header | header)
