@@ -1,12 +1,11 @@
 """Do by hand what nn.DataParallel does on every step; compare with one process.
 
     torchrun --standalone --nproc-per-node 4 scripts/02_data_parallel.py
-    torchrun --standalone --nproc-per-node gpu scripts/02_data_parallel.py
 
-Rank 0 drives N devices made of threads, rank 1 drives N - 1, and so on. Try --rows 10,
-a batch that four devices cannot share evenly. With --record PATH, rank 0 keeps what
-was copied in a step, one JSON object per line. The last line begins with "ok".
-The lesson: notebooks/02_data_parallel.ipynb
+Rank 0 drives N devices made of threads, rank 1 drives N - 1, and so on. GPUs are not
+used. Try --rows 10, which four devices cannot share evenly. With --record PATH, rank 0
+keeps what was copied in a step, one JSON object per line. The last line begins with
+"ok". The lesson: notebooks/02_data_parallel.ipynb
 """
 
 import argparse
@@ -101,11 +100,7 @@ def main():
     if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
         parser.error(f"--record must be a file in a folder, not {args.record}")
 
-    device, backend = torch.device("cpu"), "gloo"
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
-        torch.cuda.set_device(device)
-    dist.init_process_group(backend, timeout=timedelta(minutes=1))
+    dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     torch.manual_seed(0)  # the same network and samples everywhere
     net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
     x, y = torch.randn(args.rows, 12).split([8, 4], dim=1)

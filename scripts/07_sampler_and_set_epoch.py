@@ -1,12 +1,10 @@
 """Deal a data set to ranks, epoch after epoch; check who read which sample, and when.
 
     torchrun --standalone --nproc-per-node 4 scripts/07_sampler_and_set_epoch.py
-    torchrun --standalone --nproc-per-node gpu scripts/07_sampler_and_set_epoch.py
 
-The first line needs no GPU; the second gives each GPU a rank. Try --samples 12, which
-four ranks can share evenly. With --record PATH, rank 0 keeps what every rank read, one
-JSON object per line. The last line begins with "ok".
-The lesson: notebooks/07_sampler_and_set_epoch.ipynb
+GPUs are not used. Try --samples 12, which four ranks can share evenly. With --record
+PATH, rank 0 keeps what every rank read, one JSON object per line. The last line begins
+with "ok". The lesson: notebooks/07_sampler_and_set_epoch.ipynb
 """
 
 import argparse
@@ -92,11 +90,7 @@ def main():
     if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
         parser.error(f"--record must be a file in a folder, not {args.record}")
 
-    backend = "gloo"  # and no default device: samplers shuffle on the CPU
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        backend = "nccl"
-    dist.init_process_group(backend, timeout=timedelta(minutes=1))
+    dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     mine = read_epochs(args.samples, rank, world_size)
     events = [{"step": e, "rank": rank, "samples": seen} for e, seen in enumerate(mine)]
     rows = save_recording(args.record, events, picture="grid", samples=args.samples)

@@ -1,12 +1,10 @@
 """Share a stream among the workers of all ranks, in four ways; count who reads what.
 
     torchrun --standalone --nproc-per-node 4 scripts/07b_workers_and_streams.py
-    torchrun --standalone --nproc-per-node gpu scripts/07b_workers_and_streams.py
 
-The first line needs no GPU; the second gives each GPU a rank. Try --workers 3, or
---samples 16, which eight workers share evenly. With --record PATH, rank 0 keeps what
-every worker read, one JSON object per line. The last line begins with "ok".
-The lesson: notebooks/07b_workers_and_streams.ipynb
+GPUs are not used. Try --workers 3, or --samples 16, which eight workers share evenly.
+With --record PATH, rank 0 keeps what every worker read, one JSON object per line. The
+last line begins with "ok". The lesson: notebooks/07b_workers_and_streams.ipynb
 """
 
 import argparse
@@ -20,7 +18,6 @@ from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -103,11 +100,7 @@ def main():
         event = {"step": step, "rank": rank, "phase": f"shared by {way}"}
         events.append(event | {"reads": reads})
 
-    backend = "gloo"  # and no default device: workers stay on the CPU
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        backend = "nccl"
-    dist.init_process_group(backend, timeout=timedelta(minutes=1))
+    dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     rows = save_recording(args.record, events, picture="stream", samples=args.samples)
     of_each = (world_size * args.workers, world_size, args.workers, 1)  # reads due
     for step, (way, times) in enumerate(zip(WAYS, of_each)):

@@ -92,9 +92,9 @@ def row(names: list[str], calm: list[dict[str, float]], busy: int) -> str:
 
 
 def run(path: str, ranks: int) -> None:
-    """Start a benchmark's ranks as from a terminal, and print what rank 0 says."""
+    """Start a benchmark's ranks as from a terminal; each row is shown when done."""
     sys.path.insert(0, str(ROOT / "notebooks"))
     from ringside import torchrun
 
-    how = {"timeout": 900, "quiet": True, "warm": False}
-    print(*torchrun(path, *sys.argv[1:], ranks=ranks, **how).lines[0], sep="\n")
+    print("a row takes a minute or more, and longer while others use the machine")
+    torchrun(path, *sys.argv[1:], ranks=ranks, timeout=900, warm=False)

@@ -134,11 +134,12 @@ def test_timelines_beside_each_other_have_one_scale():
 def test_a_player_of_several_timelines_chooses_among_them():
     three = {"a": lane((0, 1)), "b": lane((0, 2)), "c": lane((0, 3))}
     player = Player(three)
-    assert repr(player) == "Player: 3 states"
-    assert player.children[1].options == ("a", "b", "c")
+    assert repr(player) == "Player: 4 states"
+    assert player.children[1].options == ("a", "b", "c", "all")
     assert player.children[1].index == player.children[2].selected_index == 0
     shown = [picture.value for picture in player.children[2].children]
-    assert shown == [image(frame(events)) for events in alike(three).values()]
+    assert shown[:3] == [image(frame(events)) for events in alike(three).values()]
+    assert shown[3] == player.fallback
     kept = b64decode(re.search('base64,([^"]*)', player.fallback)[1]).decode()
     words = re.findall(r"<text[^>]*>([^<]*)</text>", kept)
     assert [word for word in words if word in three] == ["a", "b", "c"]

@@ -114,7 +114,8 @@ def stacked(timelines: dict[str, Recording]) -> Recording:
 class Player(widgets.VBox):
     """Plays a recording: buttons, a slider and the arrow keys choose the step.
 
-    Given several recordings by label, they choose among those, each seen to its end.
+    Given several recordings by label, they choose among those, each seen to its end;
+    several timelines are also shown all at once, on one scale.
     The parts are joined in the browser, so they work without a kernel too.
     """
 
@@ -123,13 +124,12 @@ class Player(widgets.VBox):
             several = {label: spelt(each) for label, each in events.items()}
             if drawing(next(iter(several.values()))) is timeline:
                 several = alike(several)
+                several["all"] = stacked(several)
             shown = [
                 (each, drawing(each).states(each) - 1) for each in several.values()
             ]
-            labels, name, wide = list(events), "Which:", "8em"
+            labels, name, wide = list(several), "Which:", "8em"
             moving = image(drawing(shown[-1][0]).frame(*shown[-1]))
-            if drawing(shown[0][0]) is timeline:  # of which one alone says little
-                moving = image(timeline.strip(stacked(several)))
         else:
             events = spelt(events)
             steps = range(drawing(events).states(events))
