@@ -83,6 +83,7 @@ def main():
         raise ValueError(f"the ranks add up to {number}, not to {total}")
 
     here = {"local_rank": [[local_rank]], "node": [[node]]}
+    here["world_size"] = [[world_size]]
     held = [here, here | {"number": [[rank, rank]]}]
     held += [here | {"number": [[total, *range(world_size)]]}]
     events = [
