@@ -3,8 +3,7 @@
     python tests/bench_ddp.py [--quick]
 
 Medians over interleaved rounds on two ranks, as ratios to a step with DDP in the same
-run, with the middle half of all rounds in brackets. Both have buckets of 25 MiB, the
-first of 1 MiB.
+run, with the middle half of all rounds in brackets. Both have buckets of 4 MiB.
 """
 
 import gc
@@ -15,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+CAP = 4  # MiB in a bucket, DDP's too
 
 
 def computes() -> tuple[nn.Module, torch.Tensor]:
@@ -48,22 +49,11 @@ def ways(script, make):
 
     batch, found = make()[1], {}
     for name in ("DDP", "itself"):  # what a ratio of 1 looks like on this machine
-        wrapped = DistributedDataParallel(model())
+        wrapped = DistributedDataParallel(model(), bucket_cap_mb=CAP)
         found[name] = lambda wrapped=wrapped: step(wrapped)
-    for name in ("each", "flat", "hooks"):
-        mine, after = script.prepare(name, model(), None)
+    for name in ("each", "flat", "hooks", "buckets"):
+        mine, after = script.prepare(name, model(), CAP)
         found[name] = lambda mine=mine, after=after: step(mine, after)
-    ours, begun = model(), []
-    first, *_ = script.buckets_of(ours.parameters(), 2**20)
-    rest = list(ours.parameters())[: -len(first)]
-    for bucket in [first, *script.buckets_of(rest, 25 * 2**20)]:
-        script.when_ready(bucket, lambda full: begun.append(script.begin(full)))
-
-    def finish_all():
-        while begun:
-            script.finish(*begun.pop(0))
-
-    found["buckets"] = lambda: step(ours, finish_all)
     alone = model()
     found["alone"] = lambda: step(alone)  # no averaging at all: what can't be beaten
     return found

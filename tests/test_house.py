@@ -159,6 +159,12 @@ def test_a_notebook_reads_well(path):
     assert not launched, "`!` and `%%` hide failures: launch with torchrun(...)"
 
 
+def test_each_lesson_leads_to_the_next_and_back():
+    for path, after in zip(NOTEBOOKS, NOTEBOOKS[1:]):
+        assert f"]({after.name})" in cells(path, "markdown")[-1], path.stem
+        assert f"]({path.name})" in cells(after, "markdown")[0], after.stem
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_picture_has_words_and_is_compared(path):
     for output in outputs(path):
