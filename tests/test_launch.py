@@ -1,5 +1,6 @@
 """The launcher, judged by the processes, files and sockets that it leaves."""
 
+import io
 import json
 import linecache
 import math
@@ -605,6 +606,21 @@ def test_every_line_is_whole_and_labelled(place, warm, capsys):
         label = f"rank {rank} | "
         assert [s.removeprefix(label) for s in told if s.startswith(label)] == lines
     assert len(told) == 4 * 205 + 1
+
+
+def test_a_line_is_shown_while_its_rank_still_runs(place, monkeypatch):
+    """The rank goes on only when its line is on the screen."""
+    seen = place.temp.with_name("seen")
+
+    class Screen(io.StringIO):
+        def flush(self):
+            if "rank 0 | look\n" in self.getvalue():
+                seen.touch()
+
+    text = "import os, sys, time\nprint('look')\n"
+    text += "while not os.path.exists(sys.argv[1]):\n    time.sleep(0.02)\n"
+    monkeypatch.setattr(sys, "stdout", Screen())
+    torchrun(place.script(text), seen, ranks=1, timeout=10)
 
 
 def test_no_two_ranks_draw_the_same_numbers(place, warm):
