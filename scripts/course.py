@@ -44,6 +44,9 @@ TOOLS = ("pytest", "ruff", "playwright")  # what `test` needs beside requirement
 OLDEST = (3, 11)
 PYTHON = "{}.{}".format(*sys.version_info)
 GB = 1e9
+CELL = r"^notebooks/(\d\d\w*)\.ipynb::"  # a test that nbval makes of a lesson's cell
+LAUNCH = r"^tests/test_scripts\.py::test_(?:every_script_ends_with_ok|"
+LAUNCH += r"the_command_that_is_shown_works)\[(\d\d[a-z]*_\w+)"
 
 
 class CourseError(Exception):
@@ -365,15 +368,16 @@ class Count:
         if report.failed or (report.passed and report.when == "call"):
             (self.failed if report.failed else self.passed).add(report.nodeid)
 
+    def whole(self, pattern):
+        """The lessons that a pattern finds in what passed, and not in what failed."""
+        both = ("\n".join(tests) for tests in (self.passed, self.failed))
+        green, red = (set(re.findall(pattern, text, re.M)) for text in both)
+        return green - red
+
     def __str__(self):
-        """A script counts when a test with "script" and its name in the id passed."""
-        cells = {test for test in self.passed if ".ipynb::" in test.partition("[")[0]}
-        green, red = ({t.split("::")[0] for t in s} for s in (cells, self.failed))
-        tests = [test for test in self.passed - cells if "script" in test]
-        stems = [path.stem for path in ROOT.glob("scripts/[0-9][0-9]*_*.py")]
-        scripts = [stem for stem in stems if any(stem in test for test in tests)]
-        lessons = len(green - red)
-        return f"lessons {lessons}, scripts {len(scripts)}, cells {len(cells)}"
+        lessons, scripts = self.whole(CELL), self.whole(LAUNCH)
+        cells = sum(bool(re.match(CELL, test)) for test in self.passed)
+        return f"lessons {len(lessons)}, scripts {len(scripts)}, cells {cells}"
 
 
 # ---- doctor ----------------------------------------------------------------------

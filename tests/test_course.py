@@ -5,6 +5,7 @@ import fcntl
 import importlib.util
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -485,8 +486,6 @@ def test_test_passes_its_words_on_and_counts_what_ran(course, tmp_path):
     """A real pytest, in a process of its own, with one green and one red notebook."""
     (course.ROOT / "requirements.txt").write_text("nbval>=0.1\n")
     (course.ROOT / "notebooks").mkdir()
-    for name in ("04_ring", "05_red"):
-        (course.ROOT / f"scripts/{name}.py").touch()
     (course.ROOT / "conftest.py").write_text(
         "import pytest\n"
         "class Book(pytest.File):\n"
@@ -504,16 +503,22 @@ def test_test_passes_its_words_on_and_counts_what_ran(course, tmp_path):
         (course.ROOT / f"notebooks/{name}.ipynb").touch()
     (course.ROOT / "tests/test_scripts.py").write_text(
         "import pytest\n"
+        "@pytest.mark.parametrize('ranks', [1, 4])\n"
         "@pytest.mark.parametrize('name', ['04_ring', '05_red'])\n"
-        "def test_run(name): assert name == '04_ring'\n"
-        "def test_words(pytestconfig):\n"
-        "    assert pytestconfig.getoption('keyword') == 'run or Cell or words'\n"
+        "def test_every_script_ends_with_ok(name, ranks):\n"
+        "    assert name == '04_ring' or ranks == 1\n"
+        "@pytest.mark.parametrize('name', ['06_help'])\n"
+        "def test_help_is_no_error(name): 'runs no rank of a script'\n"
+        "def test_help_words(pytestconfig):\n"
+        "    assert pytestconfig.getoption('keyword') == 'ok or Cell or help'\n"
     )
     (course.ROOT / "tests/test_twins.py").write_text(
-        "def test_run_of_05_red(): 'reads a script, runs none'\n"
+        "import pytest\n"
+        "@pytest.mark.parametrize('name', ['07_script', 'notebooks/07.ipynb::x'])\n"
+        "def test_ok(name): 'reads a script, runs none'\n"
     )
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
-    words = ["test", "--here", "-q", "-k", "run or Cell or words"]
+    words = ["test", "--here", "-q", "-k", "ok or Cell or help"]
     line = [sys.executable, str(course.ROOT / "scripts/course.py"), *words]
     done = subprocess.run(line, capture_output=True, text=True, cwd="/", env=env)
     last = done.stdout.splitlines()[-1]
@@ -521,7 +526,13 @@ def test_test_passes_its_words_on_and_counts_what_ran(course, tmp_path):
         "Ran and passed: lessons 1, scripts 1, cells 5; it took 0 min"
     )
     assert done.returncode == 1
-    assert "2 failed, 8 passed" in done.stdout
+    assert "2 failed, 12 passed" in done.stdout
+
+
+def test_the_tests_that_count_as_launches_are_there(course):
+    source = (ROOT / "tests/test_scripts.py").read_text()
+    for name in re.search(r"test_\(\?:(.*?)\)", course.LAUNCH)[1].split("|"):
+        assert f"\ndef test_{name}(script" in source
 
 
 # ---- doctor ----------------------------------------------------------------------
