@@ -34,7 +34,6 @@ import tempfile
 import textwrap
 import time
 from datetime import timedelta
-from importlib import metadata  # new in Python 3.8
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,8 +58,6 @@ class UnreachableError(CourseError):
 
 def main(argv):
     """Do what the command line asks; the result is the exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # for any path in any locale
     words = [word for word in argv if word != "--here"]
     if not words or "-h" in words or "--help" in words:
         print(__doc__.strip())
@@ -73,6 +70,8 @@ def main(argv):
                 f"Python 3.11 or newer is needed; this is {this}: start a newer one, "
                 "as in python3.12 scripts/course.py lab."
             )
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(errors="backslashreplace")  # for any path in any locale
         if os.name == "nt":
             raise CourseError("the course does not run on native Windows: use WSL2.", 2)
         if command not in ("lab", "test", "doctor"):
@@ -321,6 +320,8 @@ def floors():
 
 def missing(tools=(), path=None):
     """What is asked for and not in this Python, or in the folders of a path."""
+    from importlib import metadata  # here, for an old Python has none
+
     lacking, where = [], {"path": path} if path else {}
     for name, floor in [*floors(), *((tool, "0") for tool in tools)]:
         have = next(iter(metadata.distributions(name=name, **where)), None)
@@ -385,6 +386,8 @@ class Count:
 
 def doctor(installed):
     """Print what this machine can run; the result is 0 if that is every lesson."""
+    from importlib import metadata
+
     lacking = missing() if installed else [name for name, _ in floors()]
     rows, faults, free, gpus, torch = {}, [], memory(), 0, None
     disk = shutil.disk_usage(ROOT).free

@@ -1,5 +1,6 @@
 """The promises of scripts/course.py, each with a machine that breaks it."""
 
+import ast
 import errno
 import fcntl
 import importlib.util
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -117,22 +119,22 @@ def test_an_unknown_command_is_named(course, capsys):
 
 
 def test_an_old_python_is_told_which_one_is_needed(tmp_path):
-    """The file runs up to the check in Python 3.8, whose grammar ast knows."""
-    import ast
-
+    """The file runs up to the check in Python 3.6, and in the grammar of 3.7."""
     source = (ROOT / "scripts/course.py").read_text()
-    ast.parse(source, feature_version=(3, 8))
+    ast.parse(source, feature_version=(3, 7))  # the oldest that ast knows
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys, platform\n"
+        "import io, platform, sys\n"
         "class Old(tuple):\n"
-        "    major, minor, micro, releaselevel, serial = 3, 8, 18, 'final', 0\n"
-        "sys.version_info = Old((3, 8, 18, 'final', 0))\n"
-        "platform.python_version = lambda: '3.8.18'\n"
+        "    major, minor, micro, releaselevel, serial = 3, 6, 15, 'final', 0\n"
+        "sys.version_info = Old((3, 6, 15, 'final', 0))\n"
+        "platform.python_version = lambda: '3.6.15'\n"
+        "sys.modules['importlib.metadata'] = None\n"
+        "sys.stdout = io.StringIO()  # which can't reconfigure\n"
     )
     for words in (["lab"], ["test"], ["doctor"], ["lab", "--here"]):
         done = command(*words, PYTHONPATH=str(tmp_path))
         assert done.returncode == 1
-        assert "Python 3.11 or newer is needed; this is 3.8.18" in done.stderr
+        assert "Python 3.11 or newer is needed; this is 3.6.15" in done.stderr
         assert len(done.stderr.splitlines()) == 1
 
 
@@ -463,7 +465,7 @@ def test_here_names_what_is_missing_and_installs_nothing(course, capsys):
 def test_versions_compare_as_numbers(course, monkeypatch, have, floor, enough):
     (course.ROOT / "requirements.txt").write_text(f"torch>={floor}\n")
     found = [SimpleNamespace(version=have)]
-    monkeypatch.setattr(course.metadata, "distributions", lambda **_: found)
+    monkeypatch.setattr(metadata, "distributions", lambda **_: found)
     assert course.missing() == ([] if enough else [f"torch>={floor}"])
 
 
