@@ -15,8 +15,9 @@ import sys
 import tempfile
 import time
 import uuid
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -524,6 +525,15 @@ def test_a_bad_request_starts_nothing(monkeypatch, args, how):
     assert shown(caught.value) == str(caught.value)
     if isinstance(caught.value, FileNotFoundError):
         assert "04_ring_all_reduce" in str(caught.value)
+
+
+@pytest.mark.parametrize(("gpus", "ranks"), [(1, 4), (8, 8)])
+def test_as_many_ranks_as_will_start_must_fit(monkeypatch, gpus, ranks):
+    started = nullcontext(SimpleNamespace(gpus=gpus))
+    monkeypatch.setattr(launch, "server", lambda: started)
+    monkeypatch.setattr(launch, "free_megabytes", lambda: 100 * ranks - 1)
+    with pytest.raises(ValueError, match=f"^{ranks} ranks .* for {ranks - 1} or fewer"):
+        torchrun("04_ring_all_reduce")
 
 
 def test_more_ranks_than_gpus_meet_on_the_cpu(place):
