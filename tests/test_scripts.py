@@ -178,6 +178,20 @@ def test_the_ring_takes_any_size(ranks, numel):
     assert [row[4] for row in rows] == [str((r + 1) % ranks) for r in range(ranks)]
 
 
+def test_the_ring_adds_four_kinds_of_numbers(tmp_path):
+    """Seen where the script compares: what each kind of tensor holds at the end."""
+    text = "import runpy, sys, torch\ncheck = torch.testing.assert_close\n"
+    text += "def tell(got, expected, **how):\n    check(got, expected, **how)\n"
+    text += "    print(got.dtype, got.tolist())\ntorch.testing.assert_close = tell\n"
+    text += "del sys.argv[0]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
+    (tmp_path / "told.py").write_text(text)
+    words = [ROOT / "scripts" / f"{RING}.py", "--numel", 5]
+    run = torchrun(tmp_path / "told.py", *words, ranks=2, quiet=True)
+    sums = "[0.0, 3.0, 2.0, 5.0, 0.0]"
+    told = [f"torch.{kind} {sums}" for kind in ("float64", "float32", "bfloat16")]
+    assert run.lines[1] == [*told, "torch.int64 [11, 11, 11, 22, 22]"]
+
+
 @pytest.mark.parametrize(
     ("script", "words", "says"),
     [
