@@ -158,7 +158,7 @@ class Kernel:
     def __init__(self, folder: Path):
         self.place = Place(folder)
         self.script = self.place.script(BUSY)
-        self.manager = None
+        self.manager, self.looks = None, 0  # how often only loopback listened
 
     def start(self) -> None:
         """Start a kernel and its supervisor, unless they are there."""
@@ -223,8 +223,9 @@ class Kernel:
                 assert time.monotonic() < begin + 60
                 time.sleep(0.02)
             time.sleep(0.2)
-        for address in self.place.listening():
-            assert address.startswith("127.0.0.1:")
+        found = self.place.listening()
+        assert found and all(address.startswith("127.0.0.1:") for address in found)
+        self.looks += 1
 
     def close(self) -> None:
         if self.manager and self.manager.has_kernel:
