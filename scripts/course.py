@@ -49,7 +49,11 @@ LAUNCH += r"the_command_that_is_shown_works)\[(\d\d[a-z]*_\w+)"
 
 
 class CourseError(Exception):
-    """The reason why course.py can't go on, in one sentence."""
+    """The reason why course.py can't go on, in one sentence, and the exit code."""
+
+    def __init__(self, reason, code=1):
+        super().__init__(reason)
+        self.code = code
 
 
 class UnreachableError(CourseError):
@@ -97,7 +101,7 @@ def main(argv):
             )
         return lab(extra) if command == "lab" else test(extra)
     except CourseError as stop:
-        reason, code = (*stop.args, 1)[:2]
+        reason, code = stop, stop.code
     except OSError as error:
         reason, code = full_disk() if error.errno == errno.ENOSPC else error, 1
     except KeyboardInterrupt:

@@ -1,11 +1,9 @@
 """Runs a script on several ranks from a notebook cell, and leaves none behind."""
 
 import difflib
-import os
 import re
 import shlex
 import shutil
-import socket
 import time
 import uuid
 from collections import deque
@@ -19,14 +17,10 @@ import psutil
 from .failure import Interrupted, NoScript, Refused, explain, keep_log
 from .recording import read
 from .script import file_of, script_of
-from .server import server
+from .server import environment, server
 
 DAY = 86400
 ROOT = Path(__file__).resolve().parents[2]
-MISLEADING = re.compile(  # what another launcher, network or kernel left behind
-    "(PET|TORCHELASTIC|SLURM|PMI|PMIX|OMPI|GROUP|ROLE|MASTER|GLOO)_.*"
-    "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MPLBACKEND"
-)
 
 
 @dataclass(repr=False)
@@ -234,11 +228,3 @@ def command(path: Path, words: list[str], ranks: int, record: bool) -> str:
     shown = [*words, "--record", "recording.jsonl"] if record else words
     line = ["torchrun", "--standalone", "--nproc-per-node", str(ranks)]
     return shlex.join([*line, str(script), *shown])
-
-
-def environment(**more: str) -> dict[str, str]:
-    """Return the kernel's variables without what would mislead, loopback only."""
-    kept = {k: v for k, v in os.environ.items() if not MISLEADING.fullmatch(k)}
-    for name in {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}:
-        kept |= {f"{who}_SOCKET_IFNAME": name for who in ("GLOO", "NCCL", "TP")}
-    return kept | {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"} | more
