@@ -342,11 +342,13 @@ def numbers(version):
 
 
 def lab(extra):
-    """Become JupyterLab (on loopback, with a token, as it is) at the first lesson."""
+    """Become JupyterLab at the first lesson, on loopback and with its own token."""
     lessons = sorted(ROOT.glob("notebooks/[0-9][0-9]*_*.ipynb"))
     first = f"notebooks/{lessons[0].name}" if lessons else "README.md"
     os.chdir(ROOT)
     start = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}"]
+    if not any(re.match(r"--(ServerApp\.)?ip\b", word) for word in extra):
+        start.append("--ServerApp.ip=127.0.0.1")  # whatever a file of settings says
     os.execv(start[0], [*start, f"--LabApp.default_url=/lab/tree/{first}", *extra])
 
 

@@ -478,10 +478,20 @@ def test_lab_opens_the_first_lesson_in_the_course_folder(course):
     assert line[:3] == [sys.executable, "-m", "jupyterlab"]
     assert line[3:] == [
         f"--ServerApp.root_dir={course.ROOT}",
+        "--ServerApp.ip=127.0.0.1",
         "--LabApp.default_url=/lab/tree/notebooks/04_first.ipynb",
         "--port",
         "9999",
     ]
+
+
+@pytest.mark.parametrize("word", ["--ip", "--ip=::1", "--ServerApp.ip=::1"])
+def test_lab_listens_elsewhere_if_asked(course, word):
+    """JupyterLab refuses to be told twice."""
+    (course.ROOT / "requirements.txt").write_text("")
+    line = start(course, "lab", "--here", word)
+    told = [other for other in line if re.match(r"--(ServerApp\.)?ip\b", other)]
+    assert told == [word]
 
 
 def test_test_passes_its_words_on_and_counts_what_ran(course, tmp_path):
