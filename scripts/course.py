@@ -34,7 +34,6 @@ import tempfile
 import textwrap
 import time
 from datetime import timedelta
-from importlib import metadata  # new in Python 3.8
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,10 +43,17 @@ TOOLS = ("pytest", "ruff", "playwright")  # what `test` needs beside requirement
 OLDEST = (3, 11)
 PYTHON = "{}.{}".format(*sys.version_info)
 GB = 1e9
+CELL = r"^notebooks/(\d\d\w*)\.ipynb::"  # a test that nbval makes of a lesson's cell
+LAUNCH = r"^tests/test_scripts\.py::test_(?:every_script_ends_with_ok|"
+LAUNCH += r"the_command_that_is_shown_works)\[(\d\d[a-z]*_\w+)"
 
 
 class CourseError(Exception):
-    """The reason why course.py can't go on, in one sentence."""
+    """The reason why course.py can't go on, in one sentence, and the exit code."""
+
+    def __init__(self, reason, code=1):
+        super().__init__(reason)
+        self.code = code
 
 
 class UnreachableError(CourseError):
@@ -56,8 +62,6 @@ class UnreachableError(CourseError):
 
 def main(argv):
     """Do what the command line asks; the result is the exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # for any path in any locale
     words = [word for word in argv if word != "--here"]
     if not words or "-h" in words or "--help" in words:
         print(__doc__.strip())
@@ -70,6 +74,8 @@ def main(argv):
                 f"Python 3.11 or newer is needed; this is {this}: start a newer one, "
                 "as in python3.12 scripts/course.py lab."
             )
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(errors="backslashreplace")  # for any path in any locale
         if os.name == "nt":
             raise CourseError("the course does not run on native Windows: use WSL2.", 2)
         if command not in ("lab", "test", "doctor"):
@@ -95,7 +101,7 @@ def main(argv):
             )
         return lab(extra) if command == "lab" else test(extra)
     except CourseError as stop:
-        reason, code = (*stop.args, 1)[:2]
+        reason, code = stop, stop.code
     except OSError as error:
         reason, code = full_disk() if error.errno == errno.ENOSPC else error, 1
     except KeyboardInterrupt:
@@ -318,6 +324,8 @@ def floors():
 
 def missing(tools=(), path=None):
     """What is asked for and not in this Python, or in the folders of a path."""
+    from importlib import metadata  # here, for an old Python has none
+
     lacking, where = [], {"path": path} if path else {}
     for name, floor in [*floors(), *((tool, "0") for tool in tools)]:
         have = next(iter(metadata.distributions(name=name, **where)), None)
@@ -334,11 +342,13 @@ def numbers(version):
 
 
 def lab(extra):
-    """Become JupyterLab (on loopback, with a token, as it is) at the first lesson."""
+    """Become JupyterLab at the first lesson, on loopback and with its own token."""
     lessons = sorted(ROOT.glob("notebooks/[0-9][0-9]*_*.ipynb"))
     first = f"notebooks/{lessons[0].name}" if lessons else "README.md"
     os.chdir(ROOT)
     start = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}"]
+    if not any(re.match(r"--(ServerApp\.)?ip\b", word) for word in extra):
+        start.append("--ServerApp.ip=127.0.0.1")  # whatever a file of settings says
     os.execv(start[0], [*start, f"--LabApp.default_url=/lab/tree/{first}", *extra])
 
 
@@ -365,15 +375,16 @@ class Count:
         if report.failed or (report.passed and report.when == "call"):
             (self.failed if report.failed else self.passed).add(report.nodeid)
 
+    def whole(self, pattern):
+        """The lessons that a pattern finds in what passed, and not in what failed."""
+        both = ("\n".join(tests) for tests in (self.passed, self.failed))
+        green, red = (set(re.findall(pattern, text, re.M)) for text in both)
+        return green - red
+
     def __str__(self):
-        """A script counts when a test with "script" and its name in the id passed."""
-        cells = {test for test in self.passed if ".ipynb::" in test.partition("[")[0]}
-        green, red = ({t.split("::")[0] for t in s} for s in (cells, self.failed))
-        tests = [test for test in self.passed - cells if "script" in test]
-        stems = [path.stem for path in ROOT.glob("scripts/[0-9][0-9]*_*.py")]
-        scripts = [stem for stem in stems if any(stem in test for test in tests)]
-        lessons = len(green - red)
-        return f"lessons {lessons}, scripts {len(scripts)}, cells {len(cells)}"
+        lessons, scripts = self.whole(CELL), self.whole(LAUNCH)
+        cells = sum(bool(re.match(CELL, test)) for test in self.passed)
+        return f"lessons {len(lessons)}, scripts {len(scripts)}, cells {cells}"
 
 
 # ---- doctor ----------------------------------------------------------------------
@@ -381,6 +392,8 @@ class Count:
 
 def doctor(installed):
     """Print what this machine can run; the result is 0 if that is every lesson."""
+    from importlib import metadata
+
     lacking = missing() if installed else [name for name, _ in floors()]
     rows, faults, free, gpus, torch = {}, [], memory(), 0, None
     disk = shutil.disk_usage(ROOT).free

@@ -1,16 +1,19 @@
 """The promises of scripts/course.py, each with a machine that breaks it."""
 
+import ast
 import errno
 import fcntl
 import importlib.util
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -116,22 +119,22 @@ def test_an_unknown_command_is_named(course, capsys):
 
 
 def test_an_old_python_is_told_which_one_is_needed(tmp_path):
-    """The file runs up to the check in Python 3.8, whose grammar ast knows."""
-    import ast
-
+    """The file runs up to the check in Python 3.6, and in the grammar of 3.7."""
     source = (ROOT / "scripts/course.py").read_text()
-    ast.parse(source, feature_version=(3, 8))
+    ast.parse(source, feature_version=(3, 7))  # the oldest that ast knows
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys, platform\n"
+        "import io, platform, sys\n"
         "class Old(tuple):\n"
-        "    major, minor, micro, releaselevel, serial = 3, 8, 18, 'final', 0\n"
-        "sys.version_info = Old((3, 8, 18, 'final', 0))\n"
-        "platform.python_version = lambda: '3.8.18'\n"
+        "    major, minor, micro, releaselevel, serial = 3, 6, 15, 'final', 0\n"
+        "sys.version_info = Old((3, 6, 15, 'final', 0))\n"
+        "platform.python_version = lambda: '3.6.15'\n"
+        "sys.modules['importlib.metadata'] = None\n"
+        "sys.stdout = io.StringIO()  # which can't reconfigure\n"
     )
     for words in (["lab"], ["test"], ["doctor"], ["lab", "--here"]):
         done = command(*words, PYTHONPATH=str(tmp_path))
         assert done.returncode == 1
-        assert "Python 3.11 or newer is needed; this is 3.8.18" in done.stderr
+        assert "Python 3.11 or newer is needed; this is 3.6.15" in done.stderr
         assert len(done.stderr.splitlines()) == 1
 
 
@@ -462,7 +465,7 @@ def test_here_names_what_is_missing_and_installs_nothing(course, capsys):
 def test_versions_compare_as_numbers(course, monkeypatch, have, floor, enough):
     (course.ROOT / "requirements.txt").write_text(f"torch>={floor}\n")
     found = [SimpleNamespace(version=have)]
-    monkeypatch.setattr(course.metadata, "distributions", lambda **_: found)
+    monkeypatch.setattr(metadata, "distributions", lambda **_: found)
     assert course.missing() == ([] if enough else [f"torch>={floor}"])
 
 
@@ -475,18 +478,26 @@ def test_lab_opens_the_first_lesson_in_the_course_folder(course):
     assert line[:3] == [sys.executable, "-m", "jupyterlab"]
     assert line[3:] == [
         f"--ServerApp.root_dir={course.ROOT}",
+        "--ServerApp.ip=127.0.0.1",
         "--LabApp.default_url=/lab/tree/notebooks/04_first.ipynb",
         "--port",
         "9999",
     ]
 
 
+@pytest.mark.parametrize("word", ["--ip", "--ip=::1", "--ServerApp.ip=::1"])
+def test_lab_listens_elsewhere_if_asked(course, word):
+    """JupyterLab refuses to be told twice."""
+    (course.ROOT / "requirements.txt").write_text("")
+    line = start(course, "lab", "--here", word)
+    told = [other for other in line if re.match(r"--(ServerApp\.)?ip\b", other)]
+    assert told == [word]
+
+
 def test_test_passes_its_words_on_and_counts_what_ran(course, tmp_path):
     """A real pytest, in a process of its own, with one green and one red notebook."""
     (course.ROOT / "requirements.txt").write_text("nbval>=0.1\n")
     (course.ROOT / "notebooks").mkdir()
-    for name in ("04_ring", "05_red"):
-        (course.ROOT / f"scripts/{name}.py").touch()
     (course.ROOT / "conftest.py").write_text(
         "import pytest\n"
         "class Book(pytest.File):\n"
@@ -504,16 +515,22 @@ def test_test_passes_its_words_on_and_counts_what_ran(course, tmp_path):
         (course.ROOT / f"notebooks/{name}.ipynb").touch()
     (course.ROOT / "tests/test_scripts.py").write_text(
         "import pytest\n"
+        "@pytest.mark.parametrize('ranks', [1, 4])\n"
         "@pytest.mark.parametrize('name', ['04_ring', '05_red'])\n"
-        "def test_run(name): assert name == '04_ring'\n"
-        "def test_words(pytestconfig):\n"
-        "    assert pytestconfig.getoption('keyword') == 'run or Cell or words'\n"
+        "def test_every_script_ends_with_ok(name, ranks):\n"
+        "    assert name == '04_ring' or ranks == 1\n"
+        "@pytest.mark.parametrize('name', ['06_help'])\n"
+        "def test_help_is_no_error(name): 'runs no rank of a script'\n"
+        "def test_help_words(pytestconfig):\n"
+        "    assert pytestconfig.getoption('keyword') == 'ok or Cell or help'\n"
     )
     (course.ROOT / "tests/test_twins.py").write_text(
-        "def test_run_of_05_red(): 'reads a script, runs none'\n"
+        "import pytest\n"
+        "@pytest.mark.parametrize('name', ['07_script', 'notebooks/07.ipynb::x'])\n"
+        "def test_ok(name): 'reads a script, runs none'\n"
     )
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
-    words = ["test", "--here", "-q", "-k", "run or Cell or words"]
+    words = ["test", "--here", "-q", "-k", "ok or Cell or help"]
     line = [sys.executable, str(course.ROOT / "scripts/course.py"), *words]
     done = subprocess.run(line, capture_output=True, text=True, cwd="/", env=env)
     last = done.stdout.splitlines()[-1]
@@ -521,7 +538,13 @@ def test_test_passes_its_words_on_and_counts_what_ran(course, tmp_path):
         "Ran and passed: lessons 1, scripts 1, cells 5; it took 0 min"
     )
     assert done.returncode == 1
-    assert "2 failed, 8 passed" in done.stdout
+    assert "2 failed, 12 passed" in done.stdout
+
+
+def test_the_tests_that_count_as_launches_are_there(course):
+    source = (ROOT / "tests/test_scripts.py").read_text()
+    for name in re.search(r"test_\(\?:(.*?)\)", course.LAUNCH)[1].split("|"):
+        assert f"\ndef test_{name}(script" in source
 
 
 # ---- doctor ----------------------------------------------------------------------

@@ -164,7 +164,7 @@ def test_a_crowd_of_messages_bears_no_numbers(size, numbers):
 
 def test_a_step_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="step is a number from 0 to 1, not 2"):
-        flow.frame(SENT, 2)
+        still(Recording(SENT, picture="flow"), 2)
 
 
 def test_the_player_and_the_film_show_all_states():

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from ringside import RankFailed, torchrun
 from ringside.recording import read
 
@@ -178,6 +179,20 @@ def test_the_ring_takes_any_size(ranks, numel):
     assert [row[4] for row in rows] == [str((r + 1) % ranks) for r in range(ranks)]
 
 
+def test_the_ring_adds_four_kinds_of_numbers(tmp_path):
+    """Seen where the script compares: what each kind of tensor holds at the end."""
+    text = "import runpy, sys, torch\ncheck = torch.testing.assert_close\n"
+    text += "def tell(got, expected, **how):\n    check(got, expected, **how)\n"
+    text += "    print(got.dtype, got.tolist())\ntorch.testing.assert_close = tell\n"
+    text += "del sys.argv[0]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
+    (tmp_path / "told.py").write_text(text)
+    words = [ROOT / "scripts" / f"{RING}.py", "--numel", 5]
+    run = torchrun(tmp_path / "told.py", *words, ranks=2, quiet=True)
+    sums = "[0.0, 3.0, 2.0, 5.0, 0.0]"
+    told = [f"torch.{kind} {sums}" for kind in ("float64", "float32", "bfloat16")]
+    assert run.lines[1] == [*told, "torch.int64 [11, 11, 11, 22, 22]"]
+
+
 @pytest.mark.parametrize(
     ("script", "words", "says"),
     [
@@ -191,6 +206,28 @@ def test_a_wrong_argument_gets_one_line(script, words, says):
         torchrun(script, *words.split(), ranks=2, quiet=True)
     assert says in str(caught.value)
     assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
+
+
+def test_a_rank_that_ends_as_it_records_leaves_the_old_file(tmp_path, monkeypatch):
+    """Of one script, as all have the same recorder."""
+    recorder = runpy.run_path(f"{ROOT}/scripts/{RING}.py")["save_recording"]
+    alone = {"get_world_size": lambda: 1, "get_rank": lambda: 0}
+    alone["all_gather_object"] = lambda gathered, own: gathered.__setitem__(0, own)
+    for name, answer in alone.items():
+        monkeypatch.setattr(torch.distributed, name, answer)
+    path = tmp_path / "kept.jsonl"
+    events = [{"step": 0, "rank": 0}]
+    recorder(path, events)
+    kept, write_text = path.read_text(), Path.write_text
+
+    def cut_short(file, text):
+        write_text(file, text[:9])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        recorder(path, events)
+    assert path.read_text() == kept != ""
 
 
 def test_recordings_have_no_clock_and_no_host():

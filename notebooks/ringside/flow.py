@@ -121,9 +121,6 @@ def states(events: list[dict]) -> int:
 def frame(events: list[dict], step: int) -> str:
     """Return a still: the messages of one step, and what the ranks hold after it."""
     board = Board(events)
-    if not 0 <= step < len(board.rows):
-        last = len(board.rows) - 1
-        raise ValueError(f"step is a number from 0 to {last}, not {step}")
     body = meeting(board, step) + scenery(board) + inside(board, step)
     return svg(board.width, board.height, describe(events, step), body)
 

@@ -155,9 +155,6 @@ def states(events: list[dict]) -> int:
 def frame(events: list[dict], step: int) -> str:
     """Return a still: all epochs up to one, and the data set shared out in that one."""
     grid = Grid(events)
-    if not 0 <= step < len(grid.epochs):
-        last = len(grid.epochs) - 1
-        raise ValueError(f"step is a number from 0 to {last}, not {step}")
     now = box(10, grid.y(step) - 4, grid.width - 20, grid.tall - 2)
     body = f'<path fill="{NEW}" d="{now}"/>'
     body += "".join(ground(grid, epoch) for epoch in range(step)) + scenery(grid)

@@ -1,11 +1,9 @@
 """Runs a script on several ranks from a notebook cell, and leaves none behind."""
 
 import difflib
-import os
 import re
 import shlex
 import shutil
-import socket
 import time
 import uuid
 from collections import deque
@@ -19,14 +17,10 @@ import psutil
 from .failure import Interrupted, NoScript, Refused, explain, keep_log
 from .recording import read
 from .script import file_of, script_of
-from .server import server
+from .server import environment, server
 
 DAY = 86400
 ROOT = Path(__file__).resolve().parents[2]
-MISLEADING = re.compile(  # what another launcher, network or kernel left behind
-    "(PET|TORCHELASTIC|SLURM|PMI|PMIX|OMPI|GROUP|ROLE|MASTER|GLOO)_.*"
-    "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MPLBACKEND"
-)
 
 
 @dataclass(repr=False)
@@ -67,7 +61,8 @@ def torchrun(
     text = script_of(script, *args) if callable(script) else None
     path = Path(file_of(script)) if text else find(script)
     words = [] if text else [str(arg) for arg in args]
-    refuse(words, ranks, timeout, env, warm)
+    refuse(words, ranks, timeout, env)
+    refuse_without_memory(ranks or 2, warm)
     if text and record:
         raise Refused("a script keeps a recording; a notebook's function does not")
 
@@ -79,6 +74,7 @@ def torchrun(
         with server() as line:
             if ranks is None:
                 ranks = line.gpus if line.gpus > 1 else 4
+                refuse_without_memory(ranks, warm)
             run = Run(
                 command(path, words, ranks, record), {r: [] for r in range(ranks)}
             )
@@ -182,7 +178,7 @@ def find(script: str) -> Path:
     raise NoScript(f"there is no script {script!r}; {instead}")
 
 
-def refuse(words: list[str], ranks, timeout, env, warm: bool) -> None:
+def refuse(words: list[str], ranks, timeout, env) -> None:
     """Raise Refused, in words, for what no run can be started with."""
     if ranks is not None and (type(ranks) is not int or ranks < 1):
         raise Refused(f"ranks is a whole number, 1 or more, not {ranks!r}")
@@ -199,12 +195,15 @@ def refuse(words: list[str], ranks, timeout, env, warm: bool) -> None:
             raise Refused(
                 f"env is like {{'NAME': 'text'}}, and can't have {key!r} in it"
             )
+
+
+def refuse_without_memory(ranks: int, warm: bool) -> None:
+    """Raise Refused for more ranks than the memory that is free can hold."""
     each, free = (100 if warm else 350), free_megabytes()
-    if (ranks or 1) * each > free:
+    if ranks * each > free:
         raise Refused(
-            f"{ranks or 'even a few'} ranks need more than the {free} MB of memory that"
-            f" are free, at about {each} MB each: ask for {max(1, free // each)} or"
-            " fewer"
+            f"{ranks} ranks need more than the {free} MB of memory that are free, at"
+            f" about {each} MB each: ask for {max(1, free // each)} or fewer"
         )
 
 
@@ -229,11 +228,3 @@ def command(path: Path, words: list[str], ranks: int, record: bool) -> str:
     shown = [*words, "--record", "recording.jsonl"] if record else words
     line = ["torchrun", "--standalone", "--nproc-per-node", str(ranks)]
     return shlex.join([*line, str(script), *shown])
-
-
-def environment(**more: str) -> dict[str, str]:
-    """Return the kernel's variables without what would mislead, loopback only."""
-    kept = {k: v for k, v in os.environ.items() if not MISLEADING.fullmatch(k)}
-    for name in {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}:
-        kept |= {f"{who}_SOCKET_IFNAME": name for who in ("GLOO", "NCCL", "TP")}
-    return kept | {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"} | more

@@ -82,7 +82,11 @@ def animate(events: list[dict]) -> str:
 def still(events: list[dict], step: int) -> Picture:
     """Return the state after some steps, and the messages that led there."""
     events = spelt(events)
-    return Picture(drawing(events).frame(events, step))
+    kind = drawing(events)
+    last = kind.states(events) - 1
+    if not 0 <= step <= last:
+        raise ValueError(f"step is a number from 0 to {last}, not {step}")
+    return Picture(kind.frame(events, step))
 
 
 def film(events: list[dict]) -> Picture:

@@ -220,8 +220,6 @@ def inside(stage: Stage, rows: list[list[dict]], step: int) -> str:
 def frame(events: list[dict], step: int) -> str:
     """Return a still: the messages of one step, and what the ranks hold after it."""
     rows = table(events)
-    if not 0 <= step < len(rows):
-        raise ValueError(f"step is a number from 0 to {len(rows) - 1}, not {step}")
     stage = Stage(len(rows[0]))
     body = scenery(stage) + (arrows(stage) if step else "") + inside(stage, rows, step)
     return svg(stage.width, stage.height, describe(events, step), body)

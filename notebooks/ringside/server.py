@@ -4,7 +4,9 @@ import atexit
 import json
 import os
 import queue
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,10 @@ from pathlib import Path
 
 LONGEST = 58  # bytes of a folder that a socket's path can lie in
 GRACE = 8.0  # seconds that a supervisor has to end its ranks
+MISLEADING = re.compile(  # what another launcher, network or kernel left behind
+    "(PET|TORCHELASTIC|SLURM|PMI|PMIX|OMPI|GROUP|ROLE|MASTER|GLOO)_.*"
+    "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MPLBACKEND"
+)
 
 _lock = threading.Lock()
 _server = None
@@ -25,8 +31,6 @@ class Server:
     """A supervisor process; it ends when this process does."""
 
     def __init__(self):
-        from .launch import environment
-
         paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
         base = tempfile.gettempdir()
         if len(os.fsencode(base)) > LONGEST:
@@ -137,3 +141,11 @@ def server() -> Iterator[Server]:
                 _server.close(0)
             _server = Server()
         yield _server
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the kernel's variables without what would mislead, loopback only."""
+    kept = {k: v for k, v in os.environ.items() if not MISLEADING.fullmatch(k)}
+    for name in {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}:
+        kept |= {f"{who}_SOCKET_IFNAME": name for who in ("GLOO", "NCCL", "TP")}
+    return kept | {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"} | more
