@@ -15,6 +15,7 @@ import ctypes
 import gc
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -127,37 +128,47 @@ def lane(workload, method, device, team):
 
 
 def startup(world_size):
-    """Return the seconds in which one process starts, and in which torchrun's meet."""
-    meet = "import torch.distributed as dist; dist.init_process_group('gloo')"
+    """Return the seconds in which each way starts processes that import torch."""
+    spawn = f"import torch.multiprocessing as mp; mp.spawn(abs, nprocs={world_size})"
     line = "-m torch.distributed.run --standalone --local-addr 127.0.0.1 --no-python"
     line = [*line.split(), "--nproc-per-node", str(world_size), sys.executable]
-    lines = {"one process": ["-c", "import torch"], "DDP": [*line, "-c", meet]}
-    for method, words in lines.items():
-        begin = time.perf_counter()
-        subprocess.run([sys.executable, *words], check=True, capture_output=True)
-        yield method, round(time.perf_counter() - begin, 2)
+    ways = {"one process": ["-c", "import torch"], "DDP, spawn": ["-c", spawn]}
+    for method, words in (ways | {"DDP": [*line, "-c", "import torch"]}).items():
+        how = {"check": True, "capture_output": True}
+        start = partial(subprocess.run, [sys.executable, *words], **how)
+        yield method, round(timeit(start, number=1), 2)
+
+
+def probe():
+    """Return the time of a small piece of work, by that of computing it: 1 if calm."""
+    x, begin, used = torch.ones(256, 256), time.perf_counter(), time.thread_time()
+    for _ in range(60):
+        x @ x
+    return (time.perf_counter() - begin) / (time.thread_time() - used)
+
+
+def slowest(value):
+    """Return the largest value of all ranks, which go on together."""
+    value = torch.tensor(value)
+    dist.all_reduce(value, dist.ReduceOp.MAX)
+    return round(value.item(), 3)
 
 
 def race(workload, device, team, rounds):
-    """Time a probe, then all methods in turns, in another order each round."""
+    """Time all methods in turns, in another order each round, after a probe."""
     rank, world_size = dist.get_rank(), dist.get_world_size(team)
-    mine, lanes = ["DDP, spawn"], {}
-    if rank < world_size:
-        x = torch.ones(256, 256)
-        lanes["probe"] = lambda: [x @ x for _ in range(60)]  # slower if others disturb
-        mine = ["DDP", "DDP, bf16"]
+    mine = ["DDP, spawn"] if rank >= world_size else ["DDP", "DDP, bf16"]
     if rank == 0:
         mine += ["one process", "DP"]
-    lanes |= {method: lane(workload, method, device, team) for method in mine}
+    lanes = {method: lane(workload, method, device, team) for method in mine}
     dist.barrier()  # all are ready
     for step in range(1, rounds + 1):
-        turn, ms = step % len(METHODS), {}
-        for name in ["probe", *METHODS[turn:], *METHODS[:turn]]:
-            took = torch.tensor(timeit(lanes.get(name, "pass"), number=1))  # or rest
-            dist.all_reduce(took, dist.ReduceOp.MAX)  # and all begin the next together
-            ms[name] = round(1000 * took.item() / STEPS, 3)
-        row = {"step": step, "rank": 0, "workload": workload, "pace": ms.pop("probe")}
-        yield row | {"ms": ms}
+        row = {"step": step, "rank": 0, "workload": workload, "ms": {}}
+        row["pace"] = slowest(probe() if rank < world_size else 1.0)
+        for name in random.Random(step).sample(METHODS, len(METHODS)):
+            took = timeit(lanes.get(name, "pass"), number=1)  # or rest
+            row["ms"][name] = slowest(1000 * took / STEPS)
+        yield row
 
 
 def spawned(rank, world_size):
@@ -170,14 +181,14 @@ def spawned(rank, world_size):
 
 
 def report(workload, rows, header):
-    """Print one workload's table, without the rounds that others disturbed."""
-    most = 1.25 * min(row["pace"] for row in rows)
-    calm = [row["ms"] for row in rows if row["pace"] <= most]
-    rounds = f"{len(calm)} of {len(rows)} rounds that were calm"
-    print(f"a model that {workload}: ms a step, in {rounds}")
+    """Print one workload's table, of the calm rounds, if there are any."""
+    every = [row["ms"] for row in rows]
+    calm = [row["ms"] for row in rows if row["pace"] <= 1.25]
+    trust = "too busy to trust" if 2 * len(calm) < len(rows) else "ms a step"
+    print(f"a model that {workload}, {len(calm)} of {len(rows)} rounds calm: {trust}")
     print("method         median  middle half   samples/s  kept  MB busiest")
     for method in METHODS:
-        times = torch.tensor([ms[method] for ms in calm])
+        times = torch.tensor([ms[method] for ms in calm or every])
         low, ms, high = times.quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
         ranks = header["ranks"]
         if method == "one process":
@@ -223,12 +234,10 @@ def main():
         device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
         torch.cuda.set_device(device)
     be_one_device()
-    begin = time.perf_counter()
     if rank == 0:  # if it fails, it ends them
         others = mp.spawn(spawned, (world_size,), world_size, join=False, daemon=True)
     both = {"rank": rank, "world_size": 2 * world_size}  # torchrun's and mp.spawn's
     dist.init_process_group("gloo", **both, timeout=timedelta(minutes=5))
-    start = {"DDP, spawn": round(time.perf_counter() - begin, 2)}
     team, _ = dist.new_subgroups(world_size, backend=backend)
 
     header = {"ranks": world_size, "picture": "race", "measured": True}
@@ -247,8 +256,9 @@ def main():
             rows += own
             report(workload, own, header)
     if rank == 0:
-        header["startup"] = dict(startup(world_size)) | start if args.rounds > 2 else {}
-        print("seconds to start:", header["startup"] or "not taken in a short run")
+        header["startup"] = dict(startup(world_size)) if args.rounds > 2 else {}
+        taken = [f"{ms} {method}" for method, ms in header["startup"].items()]
+        print("seconds to start:", *taken or ["not taken in a short run"], sep="  ")
     save_recording(args.record, rows, **header)
     if rank == 0:
         others.join()

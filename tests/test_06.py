@@ -1,6 +1,7 @@
 """Tests lesson 06: the benchmark, the race drawn from it, and the checkers."""
 
 import copy
+import os
 import runpy
 import subprocess
 import sys
@@ -62,16 +63,50 @@ def test_the_committed_table_has_what_the_lesson_promises():
     assert communicates["one process"] / communicates["DDP"] < 0.5
 
 
+def test_the_prose_has_the_numbers_of_the_table():
+    events, path = load(SCRIPT), ROOT / "notebooks" / f"{SCRIPT}.ipynb"
+    cells = nbformat.read(path, 4).cells
+    prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    first, second = (race.medians(events, w) for w in events.header["samples"])
+    small, large = (size / 1e6 for size, *_ in events.header["bytes"].values())
+    (a, b), (c, d) = (
+        [f"{2 * ms['one process'] / ms[method]:.2f}" for ms in (first, second)]
+        for method in ("DDP", "DP")
+    )
+    lost, cost = (ms["DDP"] - ms["one process"] for ms in (first, second))
+    for words in (
+        f"two DDP ranks finish {a} times the samples of one process",
+        f"computes for {first['one process']:.0f} ms a step and has {small:.1f} MB",
+        f"computes for {second['one process']:.0f} ms and has {large:.0f} MB",
+        f"two DDP ranks do {a} times the samples of one process.** DP does {c} times",
+        f"loses {cost:.0f} ms on {large:.0f} MB: a megabyte costs about "
+        f"{cost / large:.2f} ms here",
+        f"Against that, {first['one process'] / small:.0f} ms of work is plenty, "
+        f"{second['one process'] / large:.1f} is not enough",
+        f"first model would lose {small * cost / large:.1f} ms. Its {lost:.0f} ms",
+        f"first and second model: DDP {a} and {b} times, DP {c} and {d}",
+    ):
+        assert words in prose
+    assert abs(first["DDP, spawn"] / first["DDP"] - 1) < 0.01
+    assert 1.9 < first["DDP, bf16"] / first["DDP"] < 2.1
+    assert second["one process"] < second["DP"] < second["DDP"]
+
+
+def script():
+    return runpy.run_path(f"{ROOT}/scripts/{SCRIPT}.py")
+
+
 def test_the_script_prints_what_the_race_shows(capsys):
-    report = runpy.run_path(f"{ROOT}/scripts/{SCRIPT}.py")["report"]
-    events = load(SCRIPT)
+    events, report = load(SCRIPT), script()["report"]
     for workload in events.header["samples"]:
         own = [event for event in events if event["workload"] == workload]
         report(workload, own, events.header)
         title, _, *rows = capsys.readouterr().out.splitlines()
         calm, times = race.calm(events, workload), race.medians(events, workload)
-        assert title.endswith(f"in {len(calm)} of 20 rounds that were calm")
-        assert len(calm) < 20
+        assert (
+            title
+            == f"a model that {workload}, {len(calm)} of 20 rounds calm: ms a step"
+        )
         assert [row.split("  ")[0] for row in rows] == list(times)
         for row, ms in zip(rows, times.values()):
             assert row[12:].split()[0] == f"{ms:.1f}"
@@ -107,6 +142,40 @@ def test_a_disturbed_round_does_not_count():
         event["pace"] = 1.0
         event["ms"]["DDP"] = 1050.0 if event["step"] < 8 else 50.0
     assert race.medians(events, "x")["DDP"] == 1050
+
+
+@pytest.mark.parametrize(("calm", "trusted"), [(0, False), (4, False), (5, True)])
+def test_a_busy_machine_is_not_trusted(calm, trusted, capsys):
+    events = made_up()
+    for number, event in enumerate(events):
+        event["pace"] = 1.0 if number < calm else 1.3
+        event["ms"] = dict.fromkeys(
+            script()["METHODS"], 50.0 if number < calm else 90.0
+        )
+    events.header["bytes"] = {"x": (100, 10, 10)}
+    script()["report"]("x", list(events), events.header)
+    title, _, alone, *_ = capsys.readouterr().out.splitlines()
+    says = "ms a step" if trusted else "too busy to trust"
+    assert title == f"a model that x, {calm} of 10 rounds calm: {says}"
+    assert alone.split()[2] == ("50.0" if calm else "90.0")
+    assert race.medians(events, "x")["DDP"] == (50 if calm else 90)
+
+
+def test_the_probe_sees_that_others_use_the_cores():
+    probe, busy = script()["probe"], [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(busy) for _ in range(3 * os.cpu_count())]
+    try:
+        assert max(probe() for _ in range(5)) > race.CALM
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def test_each_way_to_start_is_timed():
+    taken = dict(script()["startup"](1))
+    assert set(taken) == {"one process", "DDP, spawn", "DDP"}
+    assert 0 < taken["one process"] < min(taken["DDP, spawn"], taken["DDP"])
 
 
 def test_a_lane_counts_the_samples_of_all_its_ranks():

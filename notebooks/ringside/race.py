@@ -9,20 +9,23 @@ import statistics
 from . import timeline
 from .recording import Recording
 
-SLACK = 1.25  # a round in which the probe took longer than this was disturbed
+CALM = 1.25  # a round whose pace is slower was disturbed
 LAPS = 6  # steps of the slowest method that fit into the picture
 
 
 def calm(events: Recording, workload: str) -> list[dict]:
     """Return the milliseconds by method, of each round that nobody disturbed."""
     own = [event for event in events if event["workload"] == workload]
-    most = SLACK * min(event["pace"] for event in own)
-    return [event["ms"] for event in own if event["pace"] <= most]
+    return [event["ms"] for event in own if event["pace"] <= CALM]
 
 
 def medians(events: Recording, workload: str) -> dict[str, float]:
-    """Return the median milliseconds of a step, by method, of undisturbed rounds."""
-    rounds = calm(events, workload)
+    """Return the median milliseconds of a step, by method, of undisturbed rounds.
+
+    If all were disturbed, of all.
+    """
+    every = [event["ms"] for event in events if event["workload"] == workload]
+    rounds = calm(events, workload) or every
     methods = events.header["methods"]
     return {name: statistics.median(ms[name] for ms in rounds) for name in methods}
 
