@@ -205,7 +205,8 @@ def test_every_picture_has_words_and_is_compared(path):
 def test_a_picture_is_small_and_calm(path):
     svg = path.read_text(encoding="utf-8")
     assert len(svg) <= 40_000
-    assert "<title>" in svg
+    title, words = re.search("<title>(.+?)</title><desc>(.+?)</desc>", svg).groups()
+    assert len(words) > len(title) > 20, "what moves is also told in words"
     assert "prefers-reduced-motion" in svg
     longest = 26 if "pace" in spelt(load(path.stem)).header else 12  # many in one
     assert (

@@ -34,13 +34,12 @@ class Clock:
         """Return the class of what is seen from begin to end, or to the very end."""
         name = f"d{begin * 10:.0f}_{end * 10:.0f}"
         if begin > 0 or end < self.total:
-            a, b = self.percent(begin), self.percent(end)
-            key = (
-                f"0%,{a}{{opacity:0}}{a},{b}{{opacity:1}}"
-                if begin
-                else f"0%,{b}{{opacity:1}}"
-            )
-            key += f"{b},to{{opacity:0}}" if end < self.total else "to{opacity:1}"
+            a, b = self.percent(begin) if begin else "0%", self.percent(end)
+            key = f"0%,{a}{{opacity:0}}" if begin else ""
+            if end < self.total:
+                key += f"{a},{b}{{opacity:1}}{b},to{{opacity:0}}"
+            else:
+                key += f"{a},to{{opacity:1}}"
             still = "" if end >= self.total else "opacity:0;"
             self.add(name, key, "step-end", still)
         return f' class="{name}"'
@@ -52,8 +51,7 @@ class Clock:
         key = f"0%{{opacity:0}}{a}{{opacity:0;transform:none}}"
         key += f"{self.percent(begin + 0.02)}{{opacity:1;transform:none}}"
         key += f"{b}{{opacity:1;transform:translate(var(--x),var(--y))}}"
-        key += f"{self.percent(end + 0.02)},to{{opacity:0;"
-        key += "transform:translate(var(--x),var(--y))}"
+        key += f"{self.percent(end + 0.02)},to{{opacity:0}}"
         self.add(name, key, easing, "opacity:0;")
         return name
 

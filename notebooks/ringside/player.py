@@ -73,10 +73,13 @@ def drawing(events: list[dict]):
 
 
 def animate(events: list[dict]) -> str:
-    """Return a recording as one moving picture."""
+    """Return a recording as one moving picture, which also tells itself in words."""
     events = spelt(events)
     kind = drawing(events)
-    return (motion if kind is ring else kind).animate(events)
+    steps = range(1 if kind is race else kind.states(events))  # of races, the first
+    words = escape(" ".join(kind.describe(events, step) for step in steps), False)
+    moving = (motion if kind is ring else kind).animate(events)
+    return moving.replace("</title>", f"</title><desc>{words}</desc>", 1)
 
 
 def still(events: list[dict], step: int) -> Picture:
