@@ -18,8 +18,7 @@ from ringside import (
     torchrun,
     verify,
 )
-from ringside.motion import animate
-from ringside.player import image
+from ringside.player import animate, image
 
 NAME = "04_ring_all_reduce"
 
