@@ -10,8 +10,10 @@ from xml.etree import ElementTree
 
 import nbformat
 import pytest
+import torch
 from ringside import Player, RankFailed, Recording, check, load, race, torchrun
 from ringside.chart import bars
+from torch import nn
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = "06_dp_vs_ddp"
@@ -119,6 +121,34 @@ def test_the_picture_that_the_notebook_keeps_is_of_the_committed_race():
     [cell] = [cell for cell in cells if cell.source == "Player(race)"]
     kept = [output["data"]["text/html"] for output in cell.outputs]
     assert kept == [Player(load(SCRIPT)).fallback]
+
+
+@pytest.mark.parametrize("devices", [2, 3, 4])
+def test_the_bytes_of_dp_are_those_that_lesson_02_counts(devices):
+    by_hand = runpy.run_path(f"{ROOT}/scripts/02_data_parallel.py")
+    net, x = (
+        nn.Sequential(nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 2)),
+        torch.ones(4, 5),
+    )
+    by_hand["data_parallel"](net, x.repeat(devices, 1), devices).sum().backward()
+    through = [0] * devices
+    for (_, source, target), size in by_hand["TRAFFIC"].items():
+        through[source] += size
+        through[target] += size
+    weights = sum(weight.nbytes for weight in net.parameters())
+    told = script()["traffic"]("DP", devices, weights, x.nbytes, net(x).nbytes)
+    assert told == through[0] == max(through)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_bytes_of_ddp_are_those_that_the_ring_of_lesson_04_sends(ranks):
+    ring = "04_ring_all_reduce"
+    run = torchrun(ring, "--numel", 16, ranks=ranks, record=True, quiet=True)
+    sent = [0] * ranks
+    for event in run.recording:
+        sent[event["rank"]] += event["bytes"]
+    told = script()["traffic"]("DDP", ranks, 16 * 8, 0, 0)  # the last are 8 bytes each
+    assert [sent[rank - 1] + sent[rank] for rank in range(ranks)] == [told] * ranks
 
 
 def made_up():
