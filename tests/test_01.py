@@ -1,11 +1,14 @@
 """Tests lesson 01: when the mean of the gradients is the gradient of the batch."""
 
+from pathlib import Path
+
 import pytest
 import torch
-from ringside import check, load, torchrun
+from ringside import RankFailed, check, load, torchrun
 from ringside.shares import PHASES, states_of
 
 SCRIPT = "01_split_the_batch"
+PATH = Path(__file__).resolve().parents[1] / "scripts" / f"{SCRIPT}.py"
 
 
 @pytest.mark.parametrize("ranks", [1, 5, 8, 9])
@@ -21,6 +24,22 @@ def test_the_mean_of_means_is_wrong_for_three_ranks():
     run = torchrun(SCRIPT, ranks=3, quiet=True)
     means = {line[:20].strip(): float(line.split()[-1]) for line in run.lines[0][-4:-1]}
     assert means == {"mean of the means": 3.889, "mean by count": 4, "one process": 4}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "right", "wrong", "says"),
+    [
+        (2, "means / world_size,", "means.nextafter(means * 0) / 2,", "equal shares"),
+        (3, "slopes / samples", "slopes / samples * 1.0001", "the mean by count is"),
+    ],
+)
+def test_another_gradient_is_noticed(ranks, right, wrong, says, tmp_path):
+    """Whole numbers: if its last bit is another. By count: by one part in 10,000."""
+    text = PATH.read_text()
+    assert text.count(right) == 1
+    (tmp_path / PATH.name).write_text(text.replace(right, wrong))
+    with pytest.raises(RankFailed, match=says):
+        torchrun(tmp_path / PATH.name, ranks=ranks, quiet=True)
 
 
 def test_what_was_recorded_adds_up():

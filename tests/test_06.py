@@ -208,6 +208,20 @@ def test_each_way_to_start_is_timed():
     assert 0 < taken["one process"] < min(taken["DDP, spawn"], taken["DDP"])
 
 
+def test_each_way_starts_as_many_processes_as_there_are_ranks(monkeypatch):
+    startup, begun = script()["startup"], []
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "run", lambda words, **how: begun.append(words[1:]))
+        ways = dict(zip([method for method, _ in startup(3)], begun))
+    assert ways["one process"] == ways["DDP"][-2:] == ["-c", "import torch"]
+    assert ways["DDP, spawn"][-1].endswith("mp.spawn(abs, nprocs=3)")
+    assert "torch.distributed.run" in ways["DDP"]
+    assert ways["DDP"][ways["DDP"].index("--nproc-per-node") + 1] == "3"
+    monkeypatch.setattr(sys, "executable", "false")
+    with pytest.raises(subprocess.CalledProcessError):
+        next(startup(3))
+
+
 def test_a_lane_counts_the_samples_of_all_its_ranks():
     events = made_up()
     lap = race.lap(events, 0)
