@@ -86,9 +86,12 @@ def test_the_prose_has_the_numbers_of_the_table():
         f"Against that, {first['one process'] / small:.0f} ms of work is plenty, "
         f"{second['one process'] / large:.1f} is not enough",
         f"first model would lose {small * cost / large:.1f} ms. Its {lost:.0f} ms",
+        f"*one process* steps fastest, in {first['one process']:.0f} and "
+        f"{second['one process']:.0f} ms",
         f"first and second model: DDP {a} and {b} times, DP {c} and {d}",
     ):
         assert words in prose
+    assert [min(ms, key=ms.get) for ms in (first, second)] == 2 * ["one process"]
     assert abs(first["DDP, spawn"] / first["DDP"] - 1) < 0.01
     assert 1.9 < first["DDP, bf16"] / first["DDP"] < 2.1
     assert second["one process"] < second["DP"] < second["DDP"]
