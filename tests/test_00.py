@@ -1,10 +1,14 @@
 """Tests lesson 00: ranks and nodes, for real and by the checkers."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import nbformat
 import pytest
+import torch
 from ringside import RankFailed, check, torchrun
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,6 +65,36 @@ runpy.run_path({str(ROOT / "scripts" / f"{SCRIPT}.py")!r}, run_name="__main__")
             torchrun(str(wrong), ranks=4, quiet=True)
     finally:
         wrong.unlink()
+
+
+@pytest.mark.parametrize(
+    ("count", "given", "asked"),
+    [
+        (0, None, []),
+        (1, None, ["0", ""]),
+        (4, None, ["0,1,2,3", "1,2,3"]),
+        (2, "4,6", ["4,6", "6"]),
+    ],
+)
+def test_gpus_are_asked_where_there_are_some(count, given, asked, monkeypatch, capsys):
+    """All that this process may use, and then all but the first."""
+    cells = nbformat.read(ROOT / "notebooks" / f"{SCRIPT}.ipynb", 4).cells
+    [source] = [c.source for c in cells if "get_device_properties" in c.source]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    named = SimpleNamespace(uuid="its name")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: named)
+    runs = []
+    names = {"os": os, "torch": torch, "torchrun": lambda *f, **how: runs.append(how)}
+    exec(source, names)
+    variables = [{"CUDA_VISIBLE_DEVICES": variable} for variable in asked]
+    assert runs == [{"ranks": 1, "env": env} for env in variables]
+    capsys.readouterr()
+    names["gpus"](0, 1)
+    said = capsys.readouterr().out.splitlines()
+    assert said == [f"cuda:{gpu} is its name" for gpu in range(count)]
 
 
 @pytest.mark.parametrize(
