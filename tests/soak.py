@@ -233,10 +233,8 @@ def red() -> None:
 
 def learners() -> None:
     def crowd(_) -> float:
-        begin = time.monotonic()
-        places = [place() for _ in range(8)]
-        for here, learner in [(here, t.learn(here)) for here in places]:
-            t.learned(here, learner)
+        begin, shared = time.monotonic(), Path(tempfile.mkdtemp(dir=scratch))
+        t.learn_at_once([place() for _ in range(8)], shared)
         return time.monotonic() - begin
 
     count("12 eight learners at once", 5, 60, crowd)

@@ -665,14 +665,16 @@ def short(tmp_path_factory):
 
 
 LEARNER = """
+import os
 from ringside.launch import torchrun
 run = torchrun("04_ring_all_reduce", ranks=2, record=True)
 assert run.recording and run.lines[0][-1][:3] == "ok:"
 run = torchrun({script!r}, ranks=2)
-assert run.lines == {{r: ["na\\u00efve \\u73af %d" % r] for r in (0, 1)}}, run.lines
+said = "na\\u00efve \\u73af %d " + os.environ["RINGSIDE_TEST"]
+assert run.lines == {{r: [said % r] for r in (0, 1)}}, run.lines
 """
 SPEAK = "import os\nassert not {'PET_NNODES', 'SLURM_PROCID'} & set(os.environ)\n"
-SPEAK += "print('naïve 环', os.environ['RANK'])\n"
+SPEAK += "print('naïve 环', os.environ['RANK'], os.environ['RINGSIDE_TEST'])\n"
 
 
 def learn(place, root=ROOT, before=(), **env) -> subprocess.Popen:
@@ -696,14 +698,20 @@ def learned(place, learner) -> None:
     assert not list(place.cache.rglob("*"))
 
 
-def test_two_learners_at_once(short):
-    places = []
-    for name in ("one", "two"):
-        (short / name).mkdir()
-        places.append(Place(short / name))
-    learners = [learn(place) for place in places]
+def learn_at_once(places, shared) -> None:
+    """See learners, who share a folder for temporary files, leave nothing in it."""
+    learners = [
+        learn(place, TMPDIR=str(shared), HOME=str(place.cache)) for place in places
+    ]
     for place, learner in zip(places, learners, strict=True):
         learned(place, learner)
+    assert not list(shared.iterdir())
+
+
+def test_two_learners_at_once(short):
+    for name in ("one", "two", "shared"):
+        (short / name).mkdir()
+    learn_at_once([Place(short / "one"), Place(short / "two")], short / "shared")
 
 
 LEFT_OVER = {
