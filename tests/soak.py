@@ -238,12 +238,12 @@ def learners() -> None:
         return time.monotonic() - begin
 
     count("12 eight learners at once", 5, 60, crowd)
-    rename = 'echo no-such-host.invalid > /proc/sys/kernel/hostname && exec "$@"'
-    small = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
+    small = "mount -t tmpfs -o size=1m tmpfs /dev/shm && "
     ways = {
         "13 the variables that others leave": ([], t.LEFT_OVER),
-        "13 a host name that does not resolve": (["unshare", "-ru", rename], {}),
-        "14 shared memory of 1 MiB": (["unshare", "-rm", small], {}),
+        "13 a host name that does not resolve": (["unshare", "-ru", t.RENAME], {}),
+        "13 offline": (["unshare", "-rn", t.OFFLINE], {}),
+        "14 shared memory of 1 MiB": (["unshare", "-rm", f'{small}exec "$@"'], {}),
         "14 at most 64 open files": (["env", 'ulimit -n 64; exec "$@"'], {}),
         "14 a POSIX locale": ([], {"LC_ALL": "POSIX"}),
     }
@@ -262,13 +262,24 @@ def learners() -> None:
         for name, way in ways.items():
             count(name, 5, 15, lambda _, w=way: alone(*w))
 
-    def read_only(_) -> float:
+    def read_only(_, *more, **env) -> float:
         begin = time.monotonic()
         folder = Path(tempfile.mkdtemp(dir=scratch))
-        t.test_a_read_only_checkout_with_an_awkward_name(folder)
+        t.test_a_read_only_checkout_with_an_awkward_name(folder, *more, **env)
         return time.monotonic() - begin
 
     count("14 a read-only checkout, an awkward name", 5, 15, read_only)
+
+    def every(number: int) -> float:
+        script = test_scripts.SCRIPTS[number]
+        words = [script, *test_scripts.SHORT.get(script, [])]
+        text = "from ringside.launch import torchrun\n"
+        text += f"run = torchrun(*{words}, ranks=2)\n"
+        text += "assert run.lines[0][-1].startswith('ok')"
+        return read_only(number, text, f"{small}ulimit -n 64 && ", LC_ALL="POSIX")
+
+    name = "14 every script, all of these at once"
+    count(name, len(test_scripts.SCRIPTS), 60, every)
 
 
 def refusals() -> None:

@@ -33,8 +33,8 @@ MARK = "RINGSIDE_TEST"  # every process of a test bears it in its environment
 STOPPED = ("KeyboardInterrupt", "Interrupted")  # outside of a run, or in it
 ANOTHER = pytest.mark.skipif(
     shutil.which("unshare") is None
-    or subprocess.run(["unshare", "-rmu", "true"], capture_output=True).returncode,
-    reason="this machine lets no test have a host name or a mount of its own",
+    or subprocess.run("unshare -rmnu ip link".split(), capture_output=True).returncode,
+    reason="this machine lets no test have a network, host name or mount of its own",
 )
 
 BUSY = """
@@ -677,10 +677,10 @@ SPEAK = "import os\nassert not {'PET_NNODES', 'SLURM_PROCID'} & set(os.environ)\
 SPEAK += "print('naïve 环', os.environ['RANK'], os.environ['RINGSIDE_TEST'])\n"
 
 
-def learn(place, root=ROOT, before=(), **env) -> subprocess.Popen:
+def learn(place, root=ROOT, before=(), text=LEARNER, **env) -> subprocess.Popen:
     """Start one more learner, in a process and a place of their own."""
     return subprocess.Popen(
-        [*before, sys.executable, "-c", LEARNER.format(script=place.script(SPEAK))],
+        [*before, sys.executable, "-c", text.format(script=place.script(SPEAK))],
         cwd=root / "notebooks",
         env=place.env | env,
         stdout=subprocess.PIPE,
@@ -748,21 +748,26 @@ def test_what_others_left_in_the_environment(short):
         assert not list(far.iterdir())
 
 
+RENAME = 'echo no-such-host.invalid > /proc/sys/kernel/hostname && exec "$@"'
+OFFLINE = 'ip link set lo up && exec "$@"'
+
+
 @ANOTHER
-def test_a_host_name_that_does_not_resolve(short):
-    rename = 'echo no-such-host.invalid > /proc/sys/kernel/hostname && exec "$@"'
+@pytest.mark.parametrize(("own", "way"), [("-ru", RENAME), ("-rn", OFFLINE)])
+def test_a_host_name_that_does_not_resolve_or_no_network(short, own, way):
     place = Place(short)
-    learned(place, learn(place, before=["unshare", "-ru", "sh", "-c", rename, "sh"]))
+    learned(place, learn(place, before=["unshare", own, "sh", "-c", way, "sh"]))
 
 
 @ANOTHER
-def test_a_read_only_checkout_with_an_awkward_name(short):
+def test_a_read_only_checkout_with_an_awkward_name(short, text=LEARNER, more="", **env):
+    """And with whatever else soak.py makes hard."""
     root = short / "my course 课程 $HOME"
     for folder in ("notebooks/ringside", "scripts"):
         away = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder, root / folder, ignore=away)
     lock = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && '
-    lock += 'cd "$0/notebooks" && ! touch x 2>/dev/null && exec "$@"'
-    place = Place(short)
-    learned(place, learn(place, root, ["unshare", "-rm", "sh", "-c", lock, str(root)]))
+    lock += 'cd "$0/notebooks" && ! touch x 2>/dev/null && ' + more + 'exec "$@"'
+    before, place = ["unshare", "-rm", "sh", "-c", lock, str(root)], Place(short)
+    learned(place, learn(place, root, before, text, **env))
     assert not list(root.rglob("__pycache__"))
