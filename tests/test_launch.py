@@ -753,7 +753,9 @@ OFFLINE = 'ip link set lo up && exec "$@"'
 
 
 @ANOTHER
-@pytest.mark.parametrize(("own", "way"), [("-ru", RENAME), ("-rn", OFFLINE)])
+@pytest.mark.parametrize(
+    ("own", "way"), [("-ru", RENAME), ("-rn", OFFLINE)], ids=["name", "network"]
+)
 def test_a_host_name_that_does_not_resolve_or_no_network(short, own, way):
     place = Place(short)
     learned(place, learn(place, before=["unshare", own, "sh", "-c", way, "sh"]))
