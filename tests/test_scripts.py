@@ -104,12 +104,12 @@ def test_every_script_ends_with_ok(script, ranks, tmp_path):
 
 
 def timeless(recording):
-    """Return what does not depend on the moment: header, and events by lane."""
-    header = {k: v for k, v in recording.header.items() if k not in WHERE}
-    header.pop("startup", None)
-    kept = ("lane", "rank", "kind", "what", "workload", "method")
-    lanes = [[e.get(k) for k in kept] + sorted(e.get("ms", ())) for e in recording]
-    return header, sorted({str(lane) for lane in lanes})
+    """Return what does not depend on the moment: header, and the rows of one step."""
+    header = {k: k in (*WHERE, "startup") or v for k, v in recording.header.items()}
+    first = [e for e in recording if e["step"] == recording[0]["step"]]
+    kept = ("rank", "what", "workload", "method")
+    rows = [[*map(e.get, kept), sorted(e), sorted(e.get("ms", ()))] for e in first]
+    return header, sorted(map(str, rows))
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
