@@ -1,12 +1,24 @@
 """Tests lesson 03b: what its script does, prints and records, and its checkers."""
 
+import re
 from pathlib import Path
 
+import nbformat
 import pytest
 import torch.distributed as dist
-from ringside import Player, RankFailed, Recording, check, flow, only, still, torchrun
+from ringside import (
+    Player,
+    RankFailed,
+    Recording,
+    check,
+    flow,
+    load,
+    only,
+    still,
+    torchrun,
+)
 from ringside.board import Board
-from ringside.player import spelt
+from ringside.player import animate, image, spelt
 
 ROOT = Path(__file__).resolve().parents[1]
 COLLECTIVES = "03b_collectives"
@@ -29,6 +41,18 @@ def test_what_is_recorded_is_what_each_collective_means(ranks, root):
         assert values["all_reduce"] == [sum(numbers)]
         assert values["reduce_scatter"] == [sum(pieces)]
         assert values["barrier"] == []
+
+
+def test_every_collective_has_a_card_that_moves():
+    cells = nbformat.read(ROOT / "notebooks" / f"{COLLECTIVES}.ipynb", 4).cells
+    cards = [c for c in cells if re.search(r'^card\("', c.source, re.MULTILINE)]
+    lines = [cell.source.splitlines()[-1] for cell in cards]
+    names = [name for line in lines for name in re.findall('"(.+?)"', line)]
+    recording = load(COLLECTIVES)
+    assert sorted(names) == sorted({event["phase"] for event in recording})
+    for line, cell in zip(lines, cards):
+        own = only(recording, *re.findall('"(.+?)"', line))
+        assert cell.outputs[-1].data["text/html"] == image(animate(own))
 
 
 @pytest.mark.parametrize(
