@@ -55,6 +55,17 @@ def test_every_collective_has_a_card_that_moves():
         assert cell.outputs[-1].data["text/html"] == image(animate(own))
 
 
+def test_a_root_that_is_not_there_gets_one_line(capsys):
+    cells = nbformat.read(ROOT / "notebooks" / f"{COLLECTIVES}.ipynb", 4).cells
+    [source] = [c.source for c in cells if "def chosen" in c.source]
+    names = {"interact_manual": lambda **choices: lambda function: function}
+    body = source[source.index("@") : source.rindex("chosen(")]
+    exec(body, names)
+    assert names["chosen"]("gather", 3, 3) is None
+    said = capsys.readouterr().out
+    assert said == "3 ranks are ranks 0 to 2: none of them is 3\n"
+
+
 @pytest.mark.parametrize(
     ("right", "wrong", "says"),
     [
