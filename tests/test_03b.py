@@ -58,7 +58,7 @@ def test_every_collective_has_a_card_that_moves():
 def test_a_root_that_is_not_there_gets_one_line(capsys):
     cells = nbformat.read(ROOT / "notebooks" / f"{COLLECTIVES}.ipynb", 4).cells
     [source] = [c.source for c in cells if "def chosen" in c.source]
-    names = {"interact_manual": lambda **choices: lambda function: function}
+    names = {"interact_manual": lambda **_: lambda function: function, "names": []}
     body = source[source.index("@") : source.rindex("chosen(")]
     exec(body, names)
     assert names["chosen"]("gather", 3, 3) is None
