@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 import weakref
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 BORN, BIRTHPLACE = dict(os.environ), os.getpid()
@@ -34,6 +35,7 @@ def run_warm(order: dict) -> None:
 
     torch.distributed.set_debug_level_from_env()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    resource_tracker._resource_tracker._fd = None  # its semaphores go when it goes
     if "numpy.random" in sys.modules:  # or every rank draws the same numbers
         sys.modules["numpy.random"].seed()
     run(order["script"], order["args"], order["folder"], BIRTHPLACE)

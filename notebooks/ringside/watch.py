@@ -126,10 +126,14 @@ def runs(pid: int) -> bool:
 
 
 def sweep(keep: set[int]) -> list[psutil.Process]:
-    """Kill every process below this one, but for those to keep; return the killed."""
+    """Kill every process below this one, but for those to keep; return what must end.
+
+    A resource tracker ends by itself, when it has removed the semaphores of the others.
+    """
     below = psutil.Process().children(recursive=True)
     found = [process for process in below if process.pid not in keep]
     for process in found:
         with suppress(psutil.Error):
-            process.kill()
+            if "multiprocessing.resource_tracker" not in " ".join(process.cmdline()):
+                process.kill()
     return found
