@@ -7,7 +7,7 @@ from .habits import accumulation, rank_three
 from .messages import five_talk, in_turns, piece_from_each
 from .race import flaws, kept, step_time
 from .ring import five_ranks, ring_broadcast, uneven_chunks
-from .sampler import my_share, mysteries, mystery, padded
+from .sampler import my_share, mysteries, padded, six_runs
 from .split import step, two_means, weigh
 from .start import gpus, rank_9
 from .stream import dice, stream_parts, worker_reads
