@@ -162,7 +162,10 @@ def test_a_notebook_keeps_to_its_budget(path):
     unread = r"```.*?```|</?[a-z][^>]*>|!\[.*?\]\(.*?\)"  # code, tags, pictures
     plain = re.sub(unread, "", "\n".join(prose), flags=re.DOTALL)
     words = len(re.findall(r"\S*\w\S*", plain))  # "|" and "·" are none
-    assert statistics.median(lines) <= 11  # experiments stand in cells
+    middle = {"02_data_parallel": 11, "03_ranks_and_messages": 11}  # experiments
+    middle |= {"03b_collectives": 11, "07b_workers_and_streams": 10}
+    middle |= dict.fromkeys(["05b_ddp_habits", "07_sampler_and_set_epoch"], 9)
+    assert statistics.median(lines) <= middle.get(path.stem, 5)
     assert max(source.count("\n") for source in code) < 20
     assert words <= 1500
     assert len(code) + len(prose) <= 35

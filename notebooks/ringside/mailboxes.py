@@ -113,7 +113,16 @@ def at_once(work: Callable, count: int) -> dict[int, Exception]:
     return errors
 
 
-def loopback() -> int:
-    """Return how many bytes this machine has sent to itself since it started."""
-    counters = psutil.net_io_counters(pernic=True)
-    return sum(counters[name].bytes_sent for name in ("lo", "lo0") if name in counters)
+def loopback(act: Callable[[], object]) -> int:
+    """Return the bytes that this machine sends to itself as it acts: least of three."""
+
+    def sent() -> int:
+        counts = psutil.net_io_counters(pernic=True).items()
+        return sum(count.bytes_sent for name, count in counts if name in ("lo", "lo0"))
+
+    carried = []
+    for _ in range(3):
+        before = sent()
+        act()
+        carried.append(sent() - before)
+    return min(carried)
