@@ -308,12 +308,12 @@ def exits() -> None:
     def trial(_, script: str) -> float:
         begin = time.monotonic()
         short = test_scripts.SHORT.get(script, [])
-        torchrun(script, *short, ranks=4, warm=False, quiet=True)
+        torchrun(script, *short, ranks=4, warm=False, quiet=True, timeout=180)
         return time.monotonic() - begin
 
     for path in sorted((t.ROOT / "scripts").glob("[0-9]*.py")):
         name = f"no abort at the exit: {path.stem}"
-        count(name, 20, 60, lambda n, s=path.stem: trial(n, s))
+        count(name, 20, 180, lambda n, s=path.stem: trial(n, s))
 
 
 def main() -> None:

@@ -126,6 +126,15 @@ def test_the_picture_that_the_notebook_keeps_is_of_the_committed_race():
     assert kept == [Player(load(SCRIPT)).fallback]
 
 
+def test_the_notebook_launches_the_script_with_two_ranks_and_with_three():
+    """So test_scripts.py need not: each launch takes half a minute."""
+    cells = nbformat.read(ROOT / "notebooks" / f"{SCRIPT}.ipynb", 4).cells
+    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    launch = f'torchrun("{SCRIPT}", "--rounds", '
+    assert f"{launch}2, ranks=2, " in code
+    assert f"ranks, rounds = 3, 2\nrun = {launch}rounds, ranks=ranks, " in code
+
+
 @pytest.mark.parametrize("devices", [2, 3, 4])
 def test_the_bytes_of_dp_are_those_that_lesson_02_counts(devices):
     by_hand = runpy.run_path(f"{ROOT}/scripts/02_data_parallel.py")
