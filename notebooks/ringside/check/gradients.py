@@ -77,7 +77,7 @@ def hook_mistake(hook: Callable) -> str | None:
         alone = grad is None or grad.eq(6).all() and size > 1
         if "weight" in called and alone:
             return (
-                f"{case} it averages the weights, which are equal already, and this"
+                f"{case} it averages the weights, and this"
                 " rank keeps the gradient of its own share"
             )
         if not weight.eq(8).all():
