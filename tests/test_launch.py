@@ -403,7 +403,7 @@ def test_what_the_others_said_is_in_the_log(place):
 def test_a_launcher_that_never_looks_is_not_waited_for_either(tmp_path):
     """torch's waits half a minute for stubborn ranks if one died before its look."""
     request = {"folder": tmp_path, "timeout": 60, "ranks": 2}
-    watch = Watch(request, set(), print, lambda: math.inf)
+    watch = Watch(request, set(), print)
     (tmp_path / "0.pid").write_text("10")
     assert watch.last_time() == math.inf
     (tmp_path / "1.pid").write_text("11")
@@ -412,7 +412,7 @@ def test_a_launcher_that_never_looks_is_not_waited_for_either(tmp_path):
 
 def test_a_rank_that_was_ended_did_not_fail_by_itself(tmp_path):
     """A launcher that stalls sees both ends as failures, and one was ours."""
-    watch = Watch({"folder": tmp_path, "ranks": 2, "timeout": 9}, set(), None, None)
+    watch = Watch({"folder": tmp_path, "ranks": 2, "timeout": 9}, set(), None)
     for rank in (0, 1):
         (tmp_path / f"{rank}.pid").write_text(f"{10 + rank}")
     watch.swept = [10]
@@ -466,6 +466,22 @@ def test_a_rank_that_hangs_is_named_with_its_line(place, warm):
     assert there in shown(error)
     assert str(error).startswith("2 of 4 ranks still ran after")
     assert "time.sleep(600)" in shown(error)
+
+
+STALLED = """
+import os, signal, subprocess, time
+if os.environ["RANK"] == "3":
+    subprocess.Popen(["sh", "-c", f"sleep 2; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+time.sleep(600)
+"""
+
+
+def test_a_rank_that_hangs_tells_where_even_if_others_end_first(place, warm):
+    """As on a machine too busy for rank 3 to hear that it must end."""
+    how = {"timeout": 1, "error": RankTimeout, "warm": warm}
+    error = fails(place, place.script(STALLED), **how)
+    assert "rank 3 stood at line 5 of small.py" in shown(error)
 
 
 def test_the_launcher_asks_torch_for_nothing_that_2_11_lacks(monkeypatch, tmp_path):

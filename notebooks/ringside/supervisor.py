@@ -11,7 +11,6 @@ import ctypes
 import gc
 import json
 import logging
-import math
 import multiprocessing.forkserver
 import os
 import queue
@@ -53,7 +52,7 @@ class Loopback(RendezvousHandler):
     """A meeting place for one node, on a port that only this machine can reach."""
 
     use_agent_store = True
-    last_look = math.inf
+    watch = None
 
     def __init__(self, params):
         self.run_id = params.run_id
@@ -84,7 +83,7 @@ class Loopback(RendezvousHandler):
 
     def num_nodes_waiting(self):
         """Answer the launcher, which asks each time it has found the ranks well."""
-        Loopback.last_look = time.monotonic()
+        self.watch.looked()
         return 0
 
     def shutdown(self):
@@ -179,8 +178,7 @@ class Supervisor:
         os.chdir(request["cwd"])
         tempfile.tempdir = request["folder"]  # for what torch leaves if it is stopped
         keep = {child.pid for child in psutil.Process().children(recursive=True)}
-        Loopback.last_look = math.inf
-        watch = Watch(request, keep, self.tell, lambda: Loopback.last_look)
+        Loopback.watch = watch = Watch(request, keep, self.tell)
         watch.start()
         codes, error = {}, None
         with suppress(SignalException, Stopped):  # nobody waits for what comes of it

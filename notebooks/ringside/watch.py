@@ -18,10 +18,10 @@ GRACE = 5.0  # seconds between a polite end and SIGKILL
 class Watch(threading.Thread):
     """Follows one run: passes on what ranks print, and ends ranks that outstay."""
 
-    def __init__(self, request: dict, keep: set[int], tell, last_look):
+    def __init__(self, request: dict, keep: set[int], tell):
         super().__init__(daemon=True)
         self.folder, self.keep, self.tell = Path(request["folder"]), keep, tell
-        self.last_look = last_look  # when the launcher last found the ranks well
+        self.last_look = math.inf  # when the launcher last found the ranks well
         self.ranks, self.all_there = request["ranks"], math.inf
         self.deadline = time.monotonic() + request["timeout"]
         self.over = threading.Event()
@@ -32,18 +32,14 @@ class Watch(threading.Thread):
     def run(self):
         while not self.over.wait(0.02):
             self.pass_on()
-            now = time.monotonic()
-            if not self.hung and now > self.deadline:
-                self.end_hung()
-            if now > min(self.last_words, self.last_time()) + GRACE:
+            if time.monotonic() > min(self.last_words, self.last_time()) + GRACE:
                 self.swept += (process.pid for process in sweep(self.keep))
         self.pass_on(last=True)
 
     def last_time(self) -> float:
         """Return when all was well: before the first look when all ranks were there."""
-        looked = self.last_look()
-        if looked < math.inf:
-            return looked
+        if self.last_look < math.inf:
+            return self.last_look
         if self.all_there == math.inf and len(self.notes("pid")) == self.ranks:
             self.all_there = time.monotonic()
         return self.all_there
@@ -70,14 +66,25 @@ class Watch(threading.Thread):
         paths = sorted(self.folder.glob(f"*.{kind}"))
         return {int(path.stem): path.read_text("utf-8") for path in paths}
 
+    def looked(self):
+        """Hear that the launcher has found the ranks well; it waits for our return."""
+        self.last_look = time.monotonic()
+        if not self.hung and self.last_look > self.deadline:
+            self.end_hung()
+
     def end_hung(self):
-        """End the ranks that still run, each telling first where it stands."""
+        """End the ranks that still run, each telling first where it stands.
+
+        All have ended on return, as the launcher would end the others of one that has.
+        """
         pids = {r: int(text) for r, text in self.notes("pid").items()}
-        self.hung = [r for r, pid in sorted(pids.items()) if runs(pid)]
-        self.last_words = time.monotonic() if self.hung else math.inf
-        for r in self.hung:
+        self.hung = [r for r in range(self.ranks) if r not in pids or runs(pids[r])]
+        self.last_words = time.monotonic()
+        for r in {*self.hung} & {*pids}:
             with suppress(ProcessLookupError):
                 os.kill(pids[r], signal.SIGABRT)
+        while any(runs(pid) for pid in pids.values()):
+            time.sleep(0.01)
 
     def outcome(self, failures: dict[int, int], ranks: int) -> dict:
         """Return what became of each rank, given the exit codes that torch saw."""
