@@ -174,6 +174,7 @@ def hangs(here: t.Place) -> None:
         kind = kinds[number % len(kinds)]
         error, seconds = wrong(here, here.script(HANG), kind, **how)
         assert "stood at line" in t.shown(error)
+        assert "before the first line" not in t.shown(error)
         return seconds - 3
 
     count("9 a hang ends, by so much after its time", 18, 10, trial)
