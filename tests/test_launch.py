@@ -384,7 +384,7 @@ def test_the_rank_that_raised_is_named(place, rank):
 def test_a_rank_that_leaves_the_group_before_it_raises_is_named(place):
     text = "import time, torch, torch.distributed as dist\n"
     text += "dist.init_process_group('gloo')\nif dist.get_rank() == 1:\n"
-    text += "    dist.destroy_process_group()\n    time.sleep(0.5)\n"
+    text += "    dist.destroy_process_group()\n    time.sleep(0.2)\n"
     text += "    raise ValueError('mine')\ndist.all_reduce(torch.ones(10))\n"
     error = fails(place, place.script(text))
     assert str(error) == "rank 1 raised ValueError: mine"
