@@ -506,6 +506,12 @@ def test_the_launcher_asks_torch_for_nothing_that_2_11_lacks(monkeypatch, tmp_pa
     assert "nproc_per_node" in asked and {*asked} <= {*known}
 
 
+def test_ranks_that_never_began_are_ended_when_the_time_is_up(tmp_path):
+    watch = Watch({"folder": tmp_path, "ranks": 2, "timeout": 0}, set(), None)
+    watch.looked()
+    assert watch.hung == [0, 1] and watch.last_words < math.inf
+
+
 def test_ranks_that_never_came_to_the_script_are_told():
     error = failure.hung({"hung": [0, 1], "stderr": {}}, 4, 3.0, Path("x.py"))
     assert error.details == "ranks 0 and 1 stood before the first line of the script"
