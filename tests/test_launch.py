@@ -429,6 +429,26 @@ def test_a_killed_rank_is_told_in_words(place, stubborn):
     assert gone - float(error.run.lines[2][0]) < 10  # torch waits for 30
 
 
+STALL = """
+import os, signal, subprocess
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+if dist.get_rank() == 2:
+    subprocess.Popen(["sh", "-c", f"sleep 3; kill -CONT {os.getppid()}"])
+    os.kill(os.getppid(), signal.SIGSTOP)
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.all_reduce(torch.ones(1))
+"""
+
+
+def test_a_killed_rank_is_named_even_if_others_are_seen_to_end_first(place):
+    """As on a machine too busy to hear of rank 2 before the others have given up."""
+    error = fails(place, place.script(STALL))
+    assert str(error).startswith("rank 2 was killed (SIGKILL)")
+
+
 WAYS = {
     "exit": "rank 1 left with exit code 3",
     "words": "rank 1 left with exit code 1: rank, have some manners",
@@ -471,7 +491,7 @@ def test_a_rank_that_hangs_is_named_with_its_line(place, warm):
 STALLED = """
 import os, signal, subprocess, time
 if os.environ["RANK"] == "3":
-    subprocess.Popen(["sh", "-c", f"sleep 2; kill -CONT {os.getpid()}"])
+    subprocess.Popen(["sh", "-c", f"sleep 6; kill -CONT {os.getpid()}"])
     os.kill(os.getpid(), signal.SIGSTOP)
 time.sleep(600)
 """
@@ -479,7 +499,7 @@ time.sleep(600)
 
 def test_a_rank_that_hangs_tells_where_even_if_others_end_first(place, warm):
     """As on a machine too busy for rank 3 to hear that it must end."""
-    how = {"timeout": 1, "error": RankTimeout, "warm": warm}
+    how = {"timeout": 1 if warm else 4, "error": RankTimeout, "warm": warm}
     error = fails(place, place.script(STALLED), **how)
     assert "rank 3 stood at line 5 of small.py" in shown(error)
 
@@ -506,14 +526,51 @@ def test_the_launcher_asks_torch_for_nothing_that_2_11_lacks(monkeypatch, tmp_pa
     assert "nproc_per_node" in asked and {*asked} <= {*known}
 
 
+def test_a_thread_that_outlives_the_script_is_told(place):
+    """And a file of the script's own is not taken for one of the launcher's."""
+    text = "import os, threading, time\n"
+    text += "open(os.environ['TMPDIR'] + '/model.done', 'w').close()\n"
+    text += "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+    error = fails(place, place.script(text), timeout=2, error=RankTimeout, ranks=2)
+    assert "ranks 0 and 1 stood after the last line of the script" in shown(error)
+
+
 def test_ranks_that_never_began_are_ended_when_the_time_is_up(tmp_path):
     watch = Watch({"folder": tmp_path, "ranks": 2, "timeout": 0}, set(), None)
     watch.looked()
     assert watch.hung == [0, 1] and watch.last_words < math.inf
 
 
+def test_a_rank_that_has_told_why_it_ends_did_not_hang(tmp_path):
+    watch = Watch({"folder": tmp_path, "ranks": 1, "timeout": 0}, set(), None)
+    with subprocess.Popen(["sleep", "60"]) as rank:
+        (tmp_path / "0.pid").write_text(f"{rank.pid}")
+        (tmp_path / "0.failed").write_text("{}")
+        watch.looked()
+        assert watch.hung == [] and rank.poll() is None
+        rank.kill()
+
+
+def test_a_process_that_is_no_rank_is_not_ended(tmp_path):
+    """It got the number of a rank that has ended."""
+    watch = Watch({"folder": tmp_path, "ranks": 1, "timeout": 0}, set(), None)
+    (tmp_path / "0.pid").write_text(f"{os.getppid()}")
+    watch.looked()
+    assert watch.hung == []
+
+
+def test_a_rank_that_raised_is_told_before_ranks_that_hang():
+    reason = {"type": "ValueError", "message": "mine", "code": 1, "time": 0}
+    failed = {1: reason | {"traceback": "", "victim": False}}
+    end = {"error": None, "hung": [0], "failed": failed, "done": [], "stderr": {}}
+    end |= {"codes": {0: -signal.SIGABRT, 1: 1}, "lost": []}
+    error = failure.explain(end, 2, 3.0, Path("x.py"))
+    assert str(error) == "rank 1 raised ValueError: mine"
+
+
 def test_ranks_that_never_came_to_the_script_are_told():
-    error = failure.hung({"hung": [0, 1], "stderr": {}}, 4, 3.0, Path("x.py"))
+    end = {"hung": [0, 1], "stderr": {}, "done": []}
+    error = failure.hung(end, 4, 3.0, Path("x.py"))
     assert error.details == "ranks 0 and 1 stood before the first line of the script"
     assert str(error) == "2 of 4 ranks still ran after 3 s, and were ended"
 
@@ -607,6 +664,77 @@ def test_a_rank_cannot_tell_warm_from_plain(place):
         assert "INFO" in about and '"threads": 2' in about
         assert json.loads(about)["argv"] == [script, *WORDS]
         assert json.loads(about)["path"][0] == str(Path(script).parent)
+
+
+def test_ranks_of_a_new_fork_server_can_be_ended(place):
+    """It starts when the old one was killed, as by a machine out of memory."""
+    for process in psutil.Process(servers._server.process.pid).children():
+        if "forkserver" in " ".join(process.cmdline()):
+            process.kill()
+            while process.status() != psutil.STATUS_ZOMBIE:  # until the next run
+                time.sleep(0.01)
+    text = "import signal\nprint(signal.getsignal(signal.SIGTERM).name)\n"
+    run = torchrun(place.script(text), ranks=2, quiet=True)
+    assert run.lines == {0: ["SIG_DFL"], 1: ["SIG_DFL"]}
+    place.idle = {p.pid for p in place.processes()}
+    place.left = place.files()
+
+
+def test_an_interrupt_as_a_run_ends_keeps_the_supervisor(place, monkeypatch):
+    """Python may raise it when the last word is out of the queue, and lost."""
+    server = servers._server
+
+    def answer(seconds, heard=server._answer):
+        event = heard(seconds)
+        if "end" in event:
+            raise KeyboardInterrupt
+        return event
+
+    monkeypatch.setattr(server, "_answer", answer)
+    with pytest.raises(KeyboardInterrupt):
+        torchrun("04_ring_all_reduce", quiet=True)
+    assert server.process.poll() is None
+    monkeypatch.undo()
+    torchrun("04_ring_all_reduce", quiet=True)
+
+
+def test_half_a_line_from_a_kernel_is_passed_over(place):
+    """A kernel may be interrupted, or end, in the middle of an order."""
+    server = servers._server
+    server.process.stdin.write(b'{"script": "04_ri')
+    torchrun("04_ring_all_reduce", quiet=True)
+    assert servers._server is server
+    server.process.stdin.write(b'{"script": "04_ri')
+    server.close()
+    assert server.process.returncode == 0
+    torchrun("04_ring_all_reduce", quiet=True)
+    place.idle = {p.pid for p in place.processes()}
+    place.left = place.files()
+
+
+def test_half_a_line_from_a_supervisor_is_its_end(tmp_path):
+    server = object.__new__(servers.Server)
+    server.folder, server.log = tmp_path / "rs", tmp_path / "log"
+    server.answers = queue.SimpleQueue()
+    said = io.BytesIO(b'{"gpus": 0}\n{"rank": 0, "li')
+    server.process = SimpleNamespace(stdout=said, wait=lambda: 0)
+    server._listen()
+    assert [server.answers.get() for _ in "ab"] == [{"gpus": 0}, None]
+
+
+def test_what_ended_after_its_run_is_gone_after_the_next(place):
+    """A tracker of semaphores ends by itself; on a busy machine that takes a while."""
+    text = "import subprocess, sys\n"
+    text += (
+        "words = ['import time; time.sleep(3)', 'multiprocessing.resource_tracker']\n"
+    )
+    text += "subprocess.Popen([sys.executable, '-c', *words])\n"
+    torchrun(place.script(text), ranks=1, quiet=True)
+    (late,) = [p for p in place.processes() if p.pid not in place.idle]
+    while late.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.05)
+    torchrun("04_ring_all_reduce", quiet=True)
+    assert place.until_gone(place.idle, place.left) < 5
 
 
 def test_an_error_is_the_same_warm_and_plain(place):

@@ -59,9 +59,9 @@ def explain(end: dict, ranks: int, timeout: float, script: Path) -> RankFailed |
     """Return the error that this end of a run deserves; None for a good end."""
     if end["error"]:
         return RankFailed(f"the ranks could not start: {end['error']}")
-    if end["hung"]:
-        return hung(end, ranks, timeout, script)
     failed, codes = end["failed"], end["codes"]
+    if end["hung"] and all(reason["victim"] for reason in failed.values()):
+        return hung(end, ranks, timeout, script)
     order = sorted(failed, key=lambda r: (failed[r]["victim"], failed[r]["time"]))
     if end["lost"] and all(reason["victim"] for reason in failed.values()):
         return gone(end["lost"][0], codes[end["lost"][0]])
@@ -104,7 +104,10 @@ def hung(end: dict, ranks: int, timeout: float, script: Path) -> RankTimeout:
     """Return the error for ranks that outstayed, with the lines where they stood."""
     places = defaultdict(list)
     for rank in end["hung"]:
-        places[standing(end["stderr"].get(rank, ""), str(script))].append(rank)
+        place = "after the last line of the script, which has left something running"
+        if rank not in end["done"]:
+            place = standing(end["stderr"].get(rank, ""), str(script))
+        places[place].append(rank)
     count = f"{len(end['hung'])} of {ranks} ranks"
     error = RankTimeout(f"{count} still ran after {timeout:g} s, and were ended")
     error.details = "\n".join(f"{name(g)} stood {place}" for place, g in places.items())

@@ -63,7 +63,8 @@ class Server:
     def _listen(self) -> None:
         with self.process.stdout as events:
             for line in events:
-                self.answers.put(json.loads(line))
+                with suppress(ValueError):  # half a line, its last
+                    self.answers.put(json.loads(line))
         self.process.wait()  # it is gone, perhaps without having tidied up
         with suppress(OSError):
             self.said = self.log.read_text(errors="replace")[-2000:]
@@ -99,7 +100,7 @@ class Server:
 
     def _send(self, order: dict) -> None:
         with suppress(BrokenPipeError, ValueError):  # the supervisor is gone
-            self.process.stdin.write(json.dumps(order).encode() + b"\n")
+            self.process.stdin.write(b"\n" + json.dumps(order).encode() + b"\n")
             self.process.stdin.flush()
 
     def _stop(self) -> None:
@@ -107,7 +108,7 @@ class Server:
         last = time.monotonic() + GRACE
         try:
             self._send({"stop": True})
-            while "end" not in self._answer(last - time.monotonic()):
+            while "stopped" not in self._answer(last - time.monotonic()):
                 pass
         except RuntimeError:  # the supervisor is gone, and the run with it
             pass

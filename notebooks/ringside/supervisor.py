@@ -42,7 +42,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from . import rank
-from .watch import GRACE, Watch, sweep
+from .watch import GRACE, Watch, runs, sweep
 
 PRELOAD = ["torch.distributed", "torch.distributed.elastic.multiprocessing.api"]
 PRELOAD += ["torch._dynamo"]  # or each rank imports it with its first optimizer or DDP
@@ -98,6 +98,14 @@ def all_ended(ranks: MultiprocessContext) -> bool:
     return ended
 
 
+def close(ranks: MultiprocessContext, *how, torchs=MultiprocessContext._close, **more):
+    """End the ranks as torch does, and keep each rank's exit code; torch keeps one."""
+    torchs(ranks, *how, **more)
+    if ranks._pc:
+        codes = [process.exitcode for process in ranks._pc.processes]
+        Loopback.watch.exits = dict(enumerate(codes))
+
+
 class Stopped(BaseException):
     """The kernel wants the run to end."""
 
@@ -115,6 +123,7 @@ class Supervisor:
         if sys.platform == "linux":  # ranks that lose their parent become ours
             ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
         MultiprocessContext._is_done = all_ended
+        MultiprocessContext._close = close
         logging.disable()  # nobody reads it, and torch imports much to write it
         rendezvous_handler_registry.register("loopback", Loopback)
         multiprocessing.set_forkserver_preload([*PRELOAD, rank.__name__])
@@ -136,11 +145,12 @@ class Supervisor:
     def listen(self) -> None:
         """Queue requests; stop the run when asked, or when the kernel is gone."""
         for line in self.orders:
-            order = json.loads(line)
-            if "stop" in order:
-                self.end_run()
-            else:
-                self.unwanted.clear()
+            with suppress(ValueError):  # half a line, of a kernel that was interrupted
+                order = json.loads(line)
+                if "stop" in order:
+                    self.end_run()
+                else:
+                    self.unwanted.clear()
                 self.requests.put(order)
         self.requests.put(None)
         self.end_run()
@@ -164,6 +174,9 @@ class Supervisor:
         gc.freeze()  # what was imported is never looked through again
         self.tell(gpus=torch.cuda.device_count())
         while request := self.requests.get():
+            if "stop" in request:
+                self.tell(stopped=True)
+                continue
             outcome = self.launch(request)
             gc.collect()  # a run that was stopped may have left its store, and a port
             self.tell(end=outcome)
@@ -177,13 +190,14 @@ class Supervisor:
         os.environ.update(request["env"])
         os.chdir(request["cwd"])
         tempfile.tempdir = request["folder"]  # for what torch leaves if it is stopped
-        keep = {child.pid for child in psutil.Process().children(recursive=True)}
+        below = psutil.Process().children(recursive=True)
+        keep = {child.pid for child in below if runs(child.pid)}
         Loopback.watch = watch = Watch(request, keep, self.tell)
         watch.start()
         codes, error = {}, None
         with suppress(SignalException, Stopped):  # nobody waits for what comes of it
             codes, error = self.attempt(request)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, ignore)
         self.busy.clear()
         while psutil.wait_procs(sweep(keep), 1)[0]:
             pass  # until there is none left to wait for
@@ -204,13 +218,17 @@ class Supervisor:
         except Exception as error:
             return {}, f"{type(error).__name__}: {error}"
         finally:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, ignore)
             self.busy.clear()
         return {}, None
 
 
 def stop(signum, frame):
     raise Stopped
+
+
+def ignore(signum, frame):
+    """Do nothing; unlike SIG_IGN, no process that is started meanwhile inherits it."""
 
 
 def start(request: dict) -> None:

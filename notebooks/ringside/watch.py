@@ -28,6 +28,7 @@ class Watch(threading.Thread):
         self.passed_on = {}  # bytes of output, by rank
         self.swept = []
         self.hung, self.last_words = [], math.inf
+        self.exits = {}  # by rank, where torch's launcher tells of one rank only
 
     def run(self):
         while not self.over.wait(0.02):
@@ -63,7 +64,8 @@ class Watch(threading.Thread):
 
     def notes(self, kind: str) -> dict[int, str]:
         """Return the files of one kind that ranks have left in the folder."""
-        paths = sorted(self.folder.glob(f"*.{kind}"))
+        paths = sorted(self.folder.glob(f"[0-9]*.{kind}"))
+        paths = [path for path in paths if path.stem.isdecimal()]  # not a script's own
         return {int(path.stem): path.read_text("utf-8") for path in paths}
 
     def looked(self):
@@ -77,17 +79,23 @@ class Watch(threading.Thread):
 
         All have ended on return, as the launcher would end the others of one that has.
         """
-        pids = {r: int(text) for r, text in self.notes("pid").items()}
-        self.hung = [r for r in range(self.ranks) if r not in pids or runs(pids[r])]
+        began = {r: int(text) for r, text in self.notes("pid").items()}
+        below = {process.pid for process in psutil.Process().children(recursive=True)}
+        alive = {r: pid for r, pid in began.items() if pid in below and runs(pid)}
+        for r in self.notes("failed"):  # it ends by itself, and has told why
+            alive.pop(r, None)
+        self.hung = [r for r in range(self.ranks) if r in alive or r not in began]
         self.last_words = time.monotonic()
-        for r in {*self.hung} & {*pids}:
-            with suppress(ProcessLookupError):
-                os.kill(pids[r], signal.SIGABRT)
-        while any(runs(pid) for pid in pids.values()):
+        for sign in (signal.SIGSTOP, signal.SIGABRT, signal.SIGCONT):  # all at once
+            for pid in alive.values():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, sign)
+        while any(map(runs, alive.values())):
             time.sleep(0.01)
 
     def outcome(self, failures: dict[int, int], ranks: int) -> dict:
         """Return what became of each rank, given the exit codes that torch saw."""
+        failures = failures | {r: code for r, code in self.exits.items() if code}
         failed = {r: json.loads(text) for r, text in self.notes("failed").items()}
         swept = [r for r, pid in self.notes("pid").items() if int(pid) in self.swept]
         own = {
