@@ -22,7 +22,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from jupyter_client.manager import KernelManager
-from ringside import failure, launch, supervisor
+from ringside import agent, failure, launch, supervisor
 from ringside import server as servers
 from ringside.failure import RankFailed, RankTimeout
 from ringside.launch import torchrun
@@ -519,10 +519,10 @@ def test_the_launcher_asks_torch_for_nothing_that_2_11_lacks(monkeypatch, tmp_pa
         asked.extend(settings)
         raise Launched
 
-    monkeypatch.setattr(supervisor, "LaunchConfig", old)
+    monkeypatch.setattr(agent, "LaunchConfig", old)
     order = {"folder": str(tmp_path), "script": "s", "args": [], "ranks": 1}
     with pytest.raises(Launched):
-        supervisor.start(order)
+        agent.start(order)
     assert "nproc_per_node" in asked and {*asked} <= {*known}
 
 

@@ -17,7 +17,6 @@ import queue
 import resource
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -26,84 +25,14 @@ from contextlib import suppress
 
 import psutil
 import torch
-from torch.distributed import TCPStore
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
-from torch.distributed.elastic.multiprocessing.api import (
-    MultiprocessContext,
-    SignalException,
-)
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import (
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousStoreInfo,
-    rendezvous_handler_registry,
-)
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from . import rank
+from . import agent, rank
 from .watch import GRACE, Watch, runs, sweep
 
 PRELOAD = ["torch.distributed", "torch.distributed.elastic.multiprocessing.api"]
 PRELOAD += ["torch._dynamo"]  # or each rank imports it with its first optimizer or DDP
-
-
-class Loopback(RendezvousHandler):
-    """A meeting place for one node, on a port that only this machine can reach."""
-
-    use_agent_store = True
-    watch = None
-
-    def __init__(self, params):
-        self.run_id = params.run_id
-
-    def next_rendezvous(self):
-        listener = socket.create_server(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-        store = TCPStore(
-            "127.0.0.1",
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=listener.detach(),
-        )
-        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo("127.0.0.1", port))
-
-    def get_backend(self):
-        return "loopback"
-
-    def get_run_id(self):
-        return self.run_id
-
-    def is_closed(self):
-        return False
-
-    def set_closed(self):
-        pass
-
-    def num_nodes_waiting(self):
-        """Answer the launcher, which asks each time it has found the ranks well."""
-        self.watch.looked()
-        return 0
-
-    def shutdown(self):
-        return True
-
-
-def all_ended(ranks: MultiprocessContext) -> bool:
-    """Say whether every rank has ended by itself, as ours do; torch's own wait."""
-    ended = all(process.exitcode is not None for process in ranks._pc.processes)
-    if ended:
-        ranks._return_values = dict.fromkeys(range(ranks.nprocs))
-    return ended
-
-
-def close(ranks: MultiprocessContext, *how, torchs=MultiprocessContext._close, **more):
-    """End the ranks as torch does, and keep each rank's exit code; torch keeps one."""
-    torchs(ranks, *how, **more)
-    if ranks._pc:
-        codes = [process.exitcode for process in ranks._pc.processes]
-        Loopback.watch.exits = dict(enumerate(codes))
 
 
 class Stopped(BaseException):
@@ -122,10 +51,7 @@ class Supervisor:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if sys.platform == "linux":  # ranks that lose their parent become ours
             ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
-        MultiprocessContext._is_done = all_ended
-        MultiprocessContext._close = close
         logging.disable()  # nobody reads it, and torch imports much to write it
-        rendezvous_handler_registry.register("loopback", Loopback)
         multiprocessing.set_forkserver_preload([*PRELOAD, rank.__name__])
         self.born = os.environ | {"RINGSIDE_SUPERVISOR": str(os.getpid())}
         self.born["TMPDIR"] = workdir  # torch._dynamo leaves a folder there
@@ -192,7 +118,7 @@ class Supervisor:
         tempfile.tempdir = request["folder"]  # for what torch leaves if it is stopped
         below = psutil.Process().children(recursive=True)
         keep = {child.pid for child in below if runs(child.pid)}
-        Loopback.watch = watch = Watch(request, keep, self.tell)
+        agent.Loopback.watch = watch = Watch(request, keep, self.tell)
         watch.start()
         codes, error = {}, None
         with suppress(SignalException, Stopped):  # nobody waits for what comes of it
@@ -212,7 +138,7 @@ class Supervisor:
             self.busy.set()
             if self.unwanted.is_set():
                 raise Stopped
-            start(request)
+            agent.start(request)
         except ChildFailedError as error:
             return {r: failure.exitcode for r, failure in error.failures.items()}, None
         except Exception as error:
@@ -229,34 +155,6 @@ def stop(signum, frame):
 
 def ignore(signum, frame):
     """Do nothing; unlike SIG_IGN, no process that is started meanwhile inherits it."""
-
-
-def start(request: dict) -> None:
-    """Start the ranks with torch's elastic launcher, and wait for them."""
-    folder, script, args = request["folder"], request["script"], request["args"]
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=request["ranks"],
-        run_id="ringside",
-        rdzv_backend="loopback",
-        max_restarts=0,
-        monitor_interval=0.02,
-        start_method="forkserver",
-        logs_specs=DefaultLogsSpecs(f"{folder}/logs", redirects=Std.ALL),
-        local_addr="127.0.0.1",
-        signals_to_handle="SIGTERM",
-    )
-    if hasattr(config, "shutdown_timeout"):  # torch 2.11 has none
-        config.shutdown_timeout = int(GRACE)
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle
-    if request["warm"]:
-        order = {"script": script, "args": args, "env": dict(os.environ)}
-        elastic_launch(config, rank.run_warm)(order | {"folder": folder})
-    else:
-        words = ["-u", rank.__file__, str(os.getpid()), folder, script, *args]
-        words = [word.replace("$", "$$") for word in words]  # torch fills in templates
-        elastic_launch(config, sys.executable)(*words)
 
 
 def main() -> None:

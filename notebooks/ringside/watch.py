@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 GRACE = 5.0  # seconds between a polite end and SIGKILL
 
@@ -119,18 +118,6 @@ class Watch(threading.Thread):
             "lost": lost,
             "stderr": {r: path.read_text("utf-8", "replace") for r, path in logs},
         }
-
-
-def forgive(failure: ProcessFailure, read=ProcessFailure.__post_init__) -> None:
-    """Read torch's own note of a failure, unless its rank ended while writing it."""
-    try:
-        read(failure)
-    except ValueError:
-        Path(failure.error_file).unlink()
-        read(failure)
-
-
-ProcessFailure.__post_init__ = forgive
 
 
 def runs(pid: int) -> bool:

@@ -1,0 +1,126 @@
+"""torch's elastic launcher, with what this course needs to be otherwise.
+
+The ranks meet on loopback, whatever this machine is called, and end by themselves; the
+exit code of each is kept.
+"""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+from torch.distributed import TCPStore
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+from torch.distributed.elastic.multiprocessing.api import MultiprocessContext
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from . import rank
+from .watch import GRACE
+
+
+class Loopback(RendezvousHandler):
+    """A meeting place for one node, on a port that only this machine can reach."""
+
+    use_agent_store = True
+    watch = None
+
+    def __init__(self, params):
+        self.run_id = params.run_id
+
+    def next_rendezvous(self):
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        store = TCPStore(
+            "127.0.0.1",
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo("127.0.0.1", port))
+
+    def get_backend(self):
+        return "loopback"
+
+    def get_run_id(self):
+        return self.run_id
+
+    def is_closed(self):
+        return False
+
+    def set_closed(self):
+        pass
+
+    def num_nodes_waiting(self):
+        """Answer the launcher, which asks each time it has found the ranks well."""
+        self.watch.looked()
+        return 0
+
+    def shutdown(self):
+        return True
+
+
+def all_ended(ranks: MultiprocessContext) -> bool:
+    """Say whether every rank has ended by itself, as ours do; torch's own wait."""
+    ended = all(process.exitcode is not None for process in ranks._pc.processes)
+    if ended:
+        ranks._return_values = dict.fromkeys(range(ranks.nprocs))
+    return ended
+
+
+def close(ranks: MultiprocessContext, *how, torchs=MultiprocessContext._close, **more):
+    """End the ranks as torch does, and keep each rank's exit code; torch keeps one."""
+    torchs(ranks, *how, **more)
+    if ranks._pc:
+        codes = [process.exitcode for process in ranks._pc.processes]
+        Loopback.watch.exits = dict(enumerate(codes))
+
+
+def forgive(failure: ProcessFailure, read=ProcessFailure.__post_init__) -> None:
+    """Read torch's own note of a failure, unless its rank ended while writing it."""
+    try:
+        read(failure)
+    except ValueError:
+        Path(failure.error_file).unlink()
+        read(failure)
+
+
+rendezvous_handler_registry.register("loopback", Loopback)
+MultiprocessContext._is_done = all_ended
+MultiprocessContext._close = close
+ProcessFailure.__post_init__ = forgive
+
+
+def start(request: dict) -> None:
+    """Start the ranks with torch's elastic launcher, and wait for them."""
+    folder, script, args = request["folder"], request["script"], request["args"]
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=request["ranks"],
+        run_id="ringside",
+        rdzv_backend="loopback",
+        max_restarts=0,
+        monitor_interval=0.02,
+        start_method="forkserver",
+        logs_specs=DefaultLogsSpecs(f"{folder}/logs", redirects=Std.ALL),
+        local_addr="127.0.0.1",
+        signals_to_handle="SIGTERM",
+    )
+    if hasattr(config, "shutdown_timeout"):  # torch 2.11 has none
+        config.shutdown_timeout = int(GRACE)
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle
+    if request["warm"]:
+        order = {"script": script, "args": args, "env": dict(os.environ)}
+        elastic_launch(config, rank.run_warm)(order | {"folder": folder})
+    else:
+        words = ["-u", rank.__file__, str(os.getpid()), folder, script, *args]
+        words = [word.replace("$", "$$") for word in words]  # torch fills in templates
+        elastic_launch(config, sys.executable)(*words)
