@@ -208,7 +208,6 @@ RIGHT = {
         (RIGHT | {"weights": dist.broadcast}, "right: "),
         (RIGHT, "right: "),
     ],
-    ids=str,
 )
 def test_right_call(answers, says, capsys):
     check.right_call(**answers)
