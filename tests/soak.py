@@ -207,7 +207,7 @@ def red() -> None:
     def stuck(number: int) -> float:
         place = folder / f"stuck {number}"
         place.mkdir()
-        said = guard.judged(place, {"n": [guard.ran(guard.STUCK, 1)]})
+        said = guard.judged(place, {"n": [guard.ran(guard.STUCK, 1)]}, 12)
         begin = time.monotonic()
         assert "FAILED n.ipynb::Cell 0" in said
         while guard.left(place):
