@@ -499,7 +499,7 @@ time.sleep(600)
 
 def test_a_rank_that_hangs_tells_where_even_if_others_end_first(place, warm):
     """As on a machine too busy for rank 3 to hear that it must end."""
-    how = {"timeout": 1 if warm else 4, "error": RankTimeout, "warm": warm}
+    how = {"timeout": 3 if warm else 4, "error": RankTimeout, "warm": warm}
     error = fails(place, place.script(STALLED), **how)
     assert "rank 3 stood at line 5 of small.py" in shown(error)
 
@@ -531,7 +531,7 @@ def test_a_thread_that_outlives_the_script_is_told(place):
     text = "import os, threading, time\n"
     text += "open(os.environ['TMPDIR'] + '/model.done', 'w').close()\n"
     text += "threading.Thread(target=time.sleep, args=(600,)).start()\n"
-    error = fails(place, place.script(text), timeout=2, error=RankTimeout, ranks=2)
+    error = fails(place, place.script(text), timeout=4, error=RankTimeout, ranks=2)
     assert "ranks 0 and 1 stood after the last line of the script" in shown(error)
 
 
@@ -548,6 +548,43 @@ def test_a_rank_that_has_told_why_it_ends_did_not_hang(tmp_path):
         (tmp_path / "0.failed").write_text("{}")
         watch.looked()
         assert watch.hung == [] and rank.poll() is None
+        asked = watch.last_words
+        watch.looked()  # if it does not end all the same, its time is still over
+        assert watch.last_words == asked < math.inf
+        rank.kill()
+
+
+SLOW = """
+import os, signal, sys, time
+signal.signal(signal.SIGABRT, lambda *_: (time.sleep(0.5), sys.exit()))
+with open(sys.argv[1] + ".part", "w") as note:
+    note.write(str(os.getpid()))
+os.rename(note.name, sys.argv[1])
+time.sleep(60)
+"""
+
+
+def test_the_launcher_waits_until_a_rank_has_told_where_it_stands(tmp_path):
+    watch = Watch({"folder": tmp_path, "ranks": 1, "timeout": 0}, set(), None)
+    note = tmp_path / "0.pid"
+    with subprocess.Popen([sys.executable, "-c", SLOW, note]) as rank:
+        while not note.exists():
+            time.sleep(0.01)
+        watch.looked()
+        assert watch.hung == [0] and rank.poll() == 0
+
+
+def test_a_supervisor_that_stood_still_ends_no_rank(tmp_path):
+    """As in a machine that was paused: the ranks are well, only nobody looked."""
+    keep = {child.pid for child in psutil.Process().children(recursive=True)}
+    watch = Watch({"folder": tmp_path, "ranks": 1, "timeout": 60}, keep, None)
+    watch.last_look = time.monotonic() - 60
+    looks = iter([None, watch.looked, watch.over.set])  # the launcher comes second
+    watch.pass_on = lambda last=False: (next(looks, None) or bool)()
+    with subprocess.Popen(["sleep", "60"]) as rank:
+        watch.start()
+        watch.join()
+        assert watch.swept == [] and rank.poll() is None
         rank.kill()
 
 
@@ -726,7 +763,7 @@ def test_what_ended_after_its_run_is_gone_after_the_next(place):
     """A tracker of semaphores ends by itself; on a busy machine that takes a while."""
     text = "import subprocess, sys\n"
     text += (
-        "words = ['import time; time.sleep(3)', 'multiprocessing.resource_tracker']\n"
+        "words = ['import time; time.sleep(5)', 'multiprocessing.resource_tracker']\n"
     )
     text += "subprocess.Popen([sys.executable, '-c', *words])\n"
     torchrun(place.script(text), ranks=1, quiet=True)

@@ -6,12 +6,14 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 GRACE = 5.0  # seconds between a polite end and SIGKILL
+PATIENCE = 25  # looks of ours that a launcher which itself stood still has to go on
 
 
 class Watch(threading.Thread):
@@ -30,9 +32,12 @@ class Watch(threading.Thread):
         self.exits = {}  # by rank, where torch's launcher tells of one rank only
 
     def run(self):
+        late = 0
         while not self.over.wait(0.02):
             self.pass_on()
-            if time.monotonic() > min(self.last_words, self.last_time()) + GRACE:
+            silent = time.monotonic() - min(self.last_words, self.last_time())
+            late = late + 1 if silent > GRACE else 0
+            if late > PATIENCE:
                 self.swept += (process.pid for process in sweep(self.keep))
         self.pass_on(last=True)
 
@@ -70,7 +75,7 @@ class Watch(threading.Thread):
     def looked(self):
         """Hear that the launcher has found the ranks well; it waits for our return."""
         self.last_look = time.monotonic()
-        if not self.hung and self.last_look > self.deadline:
+        if self.last_words == math.inf and self.last_look > self.deadline:
             self.end_hung()
 
     def end_hung(self):
@@ -85,10 +90,11 @@ class Watch(threading.Thread):
             alive.pop(r, None)
         self.hung = [r for r in range(self.ranks) if r in alive or r not in began]
         self.last_words = time.monotonic()
-        for sign in (signal.SIGSTOP, signal.SIGABRT, signal.SIGCONT):  # all at once
-            for pid in alive.values():
-                with suppress(ProcessLookupError):
-                    os.kill(pid, sign)
+        try:
+            send(signal.SIGSTOP, alive.values())  # then all are asked at once
+            send(signal.SIGABRT, alive.values())
+        finally:
+            send(signal.SIGCONT, alive.values())
         while any(map(runs, alive.values())):
             time.sleep(0.01)
 
@@ -118,6 +124,13 @@ class Watch(threading.Thread):
             "lost": lost,
             "stderr": {r: path.read_text("utf-8", "replace") for r, path in logs},
         }
+
+
+def send(sign: signal.Signals, pids: Iterable[int]) -> None:
+    """Send a signal to those of the processes that are still there."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, sign)
 
 
 def runs(pid: int) -> bool:
