@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "notebooks"))
 
 from ringside.launch import torchrun  # noqa: E402
-from ringside.server import environment  # noqa: E402
+from ringside.launch.client import environment  # noqa: E402
 
 LESSON, RANKS, ROUNDS = "04_ring_all_reduce", 4, 7
 SCRIPT = str(ROOT / "scripts" / f"{LESSON}.py")

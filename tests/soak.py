@@ -24,9 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import test_guard as guard  # noqa: E402
 import test_launch as t  # noqa: E402
 import test_scripts  # noqa: E402
-from ringside import server as servers  # noqa: E402
-from ringside.failure import RankFailed, RankTimeout  # noqa: E402
-from ringside.launch import torchrun  # noqa: E402
+from ringside.launch import RankFailed, RankTimeout, client, torchrun  # noqa: E402
 
 QUICK = "--quick" in sys.argv
 HANG = """
@@ -286,10 +284,10 @@ def learners() -> None:
 def refusals() -> None:
     def trial(number: int) -> float:
         args, how = t.REFUSED[number % len(t.REFUSED)]
-        begin, before = time.monotonic(), servers._server
+        begin, before = time.monotonic(), client._server
         with t.pytest.raises((ValueError, FileNotFoundError)):
             torchrun(*args, **how)
-        assert servers._server is before
+        assert client._server is before
         return time.monotonic() - begin
 
     count("15 a bad request is refused", len(t.REFUSED), 1, trial)
@@ -332,7 +330,7 @@ def main() -> None:
     nothing_left(here)
     exits()
     begin = time.monotonic()
-    servers._server.close()
+    client._server.close()
     print(
         f"the last supervisor left nothing after {here.until_gone(begin=begin):.2f} s"
     )

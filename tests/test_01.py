@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from ringside import RankFailed, check, load, torchrun
-from ringside.shares import PHASES, states_of
+from ringside.draw.retell import SHARES, shares
 
 SCRIPT = "01_split_the_batch"
 PATH = Path(__file__).resolve().parents[1] / "scripts" / f"{SCRIPT}.py"
@@ -54,11 +54,11 @@ def test_what_was_recorded_adds_up():
 @pytest.mark.parametrize("ranks", [1, 2, 3, 9])
 def test_the_picture_shows_what_was_recorded(ranks):
     run = torchrun(SCRIPT, ranks=ranks, record=True, quiet=True)
-    states = states_of(run.recording)
-    assert len(states) == len(PHASES) * (ranks + 1)
+    states = shares(run.recording)
+    assert len(states) == len(SHARES) * (ranks + 1)
     for event in run.recording:
         mine = [s for s in states if s["rank"] == event["rank"]]
-        assert [s["phase"] for s in mine] == list(PHASES)
+        assert [s["phase"] for s in mine] == list(SHARES)
         held = {s["phase"]: s["holds"] for s in mine}
         alone = event["rank"] < 0
         assert ("slopes" in held["start"]) == alone

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from ringside import RankFailed, check, player, still, timeline, torchrun
-from ringside.copies import PHASES, timed
+from ringside import RankFailed, check, still, torchrun
+from ringside.draw import player, timeline
+from ringside.draw.retell import COPIES, copies
 from torch import nn
 
 STEM = "02_data_parallel"
@@ -44,10 +45,10 @@ def test_what_is_recorded_passes_device_0(ranks, rows):
     run = torchrun(STEM, "--rows", rows, ranks=ranks, record=True, quiet=True)
     assert all(0 in (event["rank"], event["to"]) for event in run.recording)
     assert len(run.recording) == 5 * (min(ranks, rows) - 1)
-    told = [[*PHASES].index(event["phase"]) for event in run.recording]
+    told = [[*COPIES].index(event["phase"]) for event in run.recording]
     assert told == sorted(told), "the picture tells another order"
-    drawn = timed(run.recording)
-    for step, phase in enumerate(PHASES):
+    drawn = copies(run.recording)
+    for step, phase in enumerate(COPIES):
         bars = [e for e in drawn if e["step"] == step and "to" not in e]
         assert [bar["lane"] for bar in bars] == list(range(ranks))
         busy = [bar["lane"] for bar in bars if bar["kind"] != "wait"]
@@ -62,7 +63,7 @@ def test_what_is_recorded_passes_device_0(ranks, rows):
     for event in run.recording:
         sent[event["rank"]] += event["bytes"]
     assert [int(line.split()[2]) for line in run.lines[0][1:-1]] == list(sent.values())
-    for step in range(len(PHASES)):
+    for step in range(len(COPIES)):
         assert still(run.recording, step).svg.count("<title>") == 1
     assert len(player.animate(run.recording)) < 40_000
 
@@ -87,9 +88,9 @@ def test_another_gradient_is_noticed(right, wrong, tmp_path):
 def test_names_of_arrows_keep_clear_of_other_arrows():
     """Of arrows side by side, the one to the farthest lane stands on the right."""
     run = torchrun(STEM, ranks=8, record=True, quiet=True)
-    drawn = timed(run.recording)
+    drawn = copies(run.recording)
     one = [event for event in drawn if event["step"] == 0]
-    svg = timeline.links(timeline.Lanes(drawn), one[::-1])
+    svg = timeline.links(timeline.Layout(drawn), one[::-1])
     ends = [part.split("V") for part in svg.split('d="M')[1].split('"')[0].split("M")]
     places = [(float(x.split()[0]), float(y)) for x, y in ends]
     far = [y for _, y in sorted(places)]
@@ -239,9 +240,9 @@ def a_list(outputs):
     return outputs
 
 
-def copies(outputs):
+def copied(outputs):
     if isinstance(outputs[0], tuple):
-        return tuple(copies(list(parts)) for parts in zip(*outputs))
+        return tuple(copied(list(parts)) for parts in zip(*outputs))
     joined = torch.stack(outputs) if outputs[0].dim() == 0 else torch.cat(outputs)
     return torch.tensor(joined.tolist())
 
@@ -260,7 +261,7 @@ def lists_of_tuples(outputs):
         (stacks, "rows: it raised RuntimeError"),
         (backwards, "out of order"),
         (a_list, "join them to a tensor, not to a list"),
-        (copies, "can't find its way back"),
+        (copied, "can't find its way back"),
         (lists_of_tuples, "collected to a tuple, not to a list"),
         (lambda outputs: torch.zeros(1), "the shape is (1,), not (3, 2)"),
     ],

@@ -2,7 +2,7 @@
 
 import pytest
 from ringside import check, load, only, torchrun
-from ringside.player import spelt
+from ringside.draw.player import spelt
 
 MESSAGES = "03_ranks_and_messages"
 

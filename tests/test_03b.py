@@ -11,14 +11,14 @@ from ringside import (
     RankFailed,
     Recording,
     check,
-    flow,
     load,
     only,
     still,
     torchrun,
 )
-from ringside.board import Board
-from ringside.player import animate, image, spelt
+from ringside.draw import flow
+from ringside.draw.flow_layout import Layout
+from ringside.draw.player import animate, image, spelt
 
 ROOT = Path(__file__).resolve().parents[1]
 COLLECTIVES = "03b_collectives"
@@ -88,10 +88,10 @@ def test_every_arrow_is_drawn_from_a_number_that_arrived():
     recording = spelt(raw)
     assert {event["phase"] for event in recording} > {"gather", "barrier", "pieces"}
     assert not any("sends" in event for event in recording)
-    board = Board(recording)
+    layout = Layout(recording)
     for event in recording:
         own, call = event["rank"], event["phase"]
-        sends = [s for s in flow.sends(board, event["step"]) if s[1] == own]
+        sends = [s for s in flow.sends(layout, event["step"]) if s[1] == own]
         whose = [r for _, *many in event["holds"].get("gets", []) for r in many]
         assert sorted(giver for giver, *_ in sends) == sorted({*whose} - {own})
         pieces = call in ("scatter", "all_to_all", "reduce_scatter")

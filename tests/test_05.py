@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from ringside import Player, RankFailed, check, torchrun
-from ringside.lanes import LANE
-from ringside.player import alike, image, spelt, spoken
+from ringside.draw.player import alike, image, spelt, spoken
+from ringside.draw.timeline import describe, frame, rows
+from ringside.draw.timeline_layout import LANE
 from ringside.recording import Recording, read
-from ringside.timeline import describe, frame, rows
 
 DDP = "05_distributed_data_parallel"
 EXACT = (512 * 512 + 512) * 4 / 2**20  # MiB of a layer: such a bucket is full

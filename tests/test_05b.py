@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from ringside import RankFailed, check, torchrun
-from ringside.player import spelt
+from ringside.draw.player import spelt
 
 HABITS = "05b_ddp_habits"
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,8 +11,9 @@ from xml.etree import ElementTree
 import nbformat
 import pytest
 import torch
-from ringside import Player, RankFailed, Recording, check, load, race, torchrun
-from ringside.chart import bars
+from ringside import Player, RankFailed, Recording, check, load, torchrun
+from ringside.draw import race
+from ringside.draw.chart import bars
 from torch import nn
 
 ROOT = Path(__file__).resolve().parents[1]

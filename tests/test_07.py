@@ -10,9 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from ringside import Player, RankFailed, Recording, check, film, grid, still, torchrun
-from ringside.lattice import Grid
-from ringside.player import animate
+from ringside import Player, RankFailed, Recording, check, film, still, torchrun
+from ringside.draw import grid
+from ringside.draw.grid_layout import Layout
+from ringside.draw.player import animate
 from torch.utils.data import DataLoader, DistributedSampler
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -156,7 +157,7 @@ def test_a_grid_holds_every_read_and_is_pure(ranks, samples):
             )
             assert f"rank {rank}: {' '.join(map(str, mine))}" in words
         reads = sum(len(e["samples"]) for e in events if e["step"] <= step)
-        over = sum(len(Grid(events).again(epoch)) for epoch in range(step + 1))
+        over = sum(len(Layout(events).again(epoch)) for epoch in range(step + 1))
         assert len(re.findall(r">\d+</text>", svg)) == samples + reads + over
     for svg in (grid.strip(events), animate(events)):
         ElementTree.fromstring(svg)
@@ -165,7 +166,7 @@ def test_a_grid_holds_every_read_and_is_pure(ranks, samples):
 
 @pytest.mark.parametrize(("ranks", "samples"), SHAPES)
 def test_no_two_cells_of_a_grid_overlap(ranks, samples):
-    layout = Grid(made(ranks, samples, drop_last=samples > 20))
+    layout = Layout(made(ranks, samples, drop_last=samples > 20))
     placed = [(*layout.home(i), i, []) for i in range(layout.samples)]
     for epoch in range(4):
         for k in range(layout.longest):
@@ -186,7 +187,7 @@ def test_a_forgotten_set_epoch_is_seen():
 
 
 def test_a_sample_read_again_or_by_nobody_is_marked():
-    layout = Grid(made())
+    layout = Layout(made())
     assert [[cell[2] for cell in layout.again(e)] for e in range(4)] == [
         [10],
         [0],
@@ -198,7 +199,7 @@ def test_a_sample_read_again_or_by_nobody_is_marked():
         made(), 0
     )
     dropped = made(drop_last=True)
-    assert [len(some) for some in Grid(dropped).never] == [3] * 4
+    assert [len(some) for some in Layout(dropped).never] == [3] * 4
     assert "Samples 6, 7 and 9 are not read, the others once." in grid.describe(
         dropped, 0
     )
@@ -251,7 +252,7 @@ def test_a_player_shows_grids_by_epoch_and_by_name():
 
 
 def test_the_six_runs_are_what_they_are_said_to_be():
-    runs = {name: Grid(run) for name, run in check.six_runs().items()}
+    runs = {name: Layout(run) for name, run in check.six_runs().items()}
     assert "".join(runs) == "abcdef"
     same = {
         name: [run.same(e) for e in range(len(run.epochs))]

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 from ringside import Player, RankFailed, Recording, check, film, load, still, torchrun
-from ringside.player import animate
-from ringside.stream import Sheet, describe, sentence
+from ringside.draw.player import animate
+from ringside.draw.stream import Layout, describe, sentence
 
 SCRIPT = "07b_workers_and_streams"
 ROOT = Path(__file__).resolve().parents[1]
@@ -89,14 +89,14 @@ def test_a_picture_holds_every_read():
         assert numbers == found + feet + Counter(range(11)), "cells, counts, the stream"
     for svg in (film(recording).svg, animate(recording)):
         ElementTree.fromstring(svg)
-    tall = Sheet(recording).height
+    tall = Layout(recording).height
     for mark in (f'height="{4 * tall}"', *(f"(0 {i * tall})" for i in range(4))):
         assert mark in film(recording).svg
     for samples in (0, 16, 26, 40):
-        sheet = Sheet(made(ONCE, samples=samples))
-        assert sheet.x(samples) < sheet.width
-    assert Sheet(list(made(ONCE, samples=16))).samples == 6, "as far as it is read"
-    assert Sheet(list(made([[[]]]))).samples == 0
+        layout = Layout(made(ONCE, samples=samples))
+        assert layout.x(samples) < layout.width
+    assert Layout(list(made(ONCE, samples=16))).samples == 6, "as far as it is read"
+    assert Layout(list(made([[[]]]))).samples == 0
     assert repr(Player(recording)) == "Player: 4 states"
     with pytest.raises(ValueError, match="step is a number from 0 to 3, not 4"):
         still(recording, 4)
@@ -118,7 +118,7 @@ def test_a_picture_holds_every_read():
 )
 def test_what_is_not_read_once_is_told_and_red(state, says, red):
     recording = made(state)
-    assert sentence(Sheet(recording), 0) == says
+    assert sentence(Layout(recording), 0) == says
     assert says in describe(recording, 0)
     assert still(recording, 0).svg.count('font-weight="600" fill="#c1121f"') == red
 
@@ -126,7 +126,7 @@ def test_what_is_not_read_once_is_told_and_red(state, says, red):
 def test_words_say_what_each_worker_reads():
     told = describe(made(ONCE), 0)
     assert told.endswith("rank 0: 0 4 | 2; rank 1: 1 5 | 3")
-    assert sentence(Sheet(made([[[]]], samples=0)), 0) == "0 reads of 0 samples."
+    assert sentence(Layout(made([[[]]], samples=0)), 0) == "0 reads of 0 samples."
 
 
 @pytest.mark.parametrize(

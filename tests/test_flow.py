@@ -6,10 +6,11 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from ringside import Player, Recording, cards, film, flow, load, still, torchrun
-from ringside.board import BAND, CELL, Board
-from ringside.player import animate, spelt
-from ringside.svg import box
+from ringside import Player, Recording, film, load, still, torchrun
+from ringside.draw import cards, flow
+from ringside.draw.flow_layout import BAND, CELL, Layout
+from ringside.draw.player import animate, spelt
+from ringside.draw.svg import box
 
 LESSONS = ["00_start_here", "01_split_the_batch"]
 LESSONS += ["03_ranks_and_messages", "03b_collectives"]
@@ -54,13 +55,13 @@ def test_a_picture_is_the_same_each_time(recordings):
 
 def test_cards_never_overlap_and_never_leave_the_page(recordings):
     for events in recordings.values():
-        board = Board(events)
-        for rank in board.ranks:
-            (x, y), (w, h) = board.places[rank], board.room(rank)
-            assert w / 2 <= x <= board.width - w / 2
-            assert h / 2 <= y <= board.height - h / 2
-        for a, b in itertools.combinations(board.ranks, 2):
-            assert board.apart(board.places, a, b)
+        layout = Layout(events)
+        for rank in layout.ranks:
+            (x, y), (w, h) = layout.places[rank], layout.room(rank)
+            assert w / 2 <= x <= layout.width - w / 2
+            assert h / 2 <= y <= layout.height - h / 2
+        for a, b in itertools.combinations(layout.ranks, 2):
+            assert layout.apart(layout.places, a, b)
 
 
 def test_every_number_is_in_the_picture_and_in_the_words(recordings):
@@ -83,22 +84,22 @@ def test_a_moving_picture_has_all_states(name):
     svg = animate(events)
     ElementTree.fromstring(svg)
     for step in range(flow.states(events)):
-        corner, sentence = flow.caption(Board(events), step)
+        corner, sentence = flow.caption(Layout(events), step)
         assert corner in svg and sentence in svg
     assert "prefers-reduced-motion" in svg
     assert len(svg) < 40_000
 
 
 def test_a_message_is_drawn_from_its_sender_to_its_receiver():
-    board = Board(SENT)
-    x0, y0, x1, y1 = board.path(0, 1)
-    (_, top), (_, bottom) = board.places[0], board.places[1]
+    layout = Layout(SENT)
+    x0, y0, x1, y1 = layout.path(0, 1)
+    (_, top), (_, bottom) = layout.places[0], layout.places[1]
     assert top < y0 < y1 < bottom
-    assert board.path(1, 0)[0] != x0, "two messages that cross do not hide each other"
+    assert layout.path(1, 0)[0] != x0, "two messages that cross do not hide each other"
     svg = flow.frame(SENT, 1)
     assert len(re.findall("l-9 -4.5v9z", svg)) == 2
     assert len(re.findall("l-9 -4.5v9z", flow.frame(SENT, 0))) == 0
-    assert ">0</text>" in flow.token(board, 1, (0, 1, "x"), 0.5)
+    assert ">0</text>" in flow.token(layout, 1, (0, 1, "x"), 0.5)
 
 
 def test_a_band_joins_those_that_make_a_call():
@@ -106,14 +107,14 @@ def test_a_band_joins_those_that_make_a_call():
         {"step": 0, "rank": r, "phase": "two", "holds": {"n": [[r]]}, "call": "sum"}
         for r in range(4)
     ]
-    assert flow.meeting(Board(events), 0).count("M") == 1
-    assert "z" in flow.meeting(Board(events), 0)
+    assert flow.meeting(Layout(events), 0).count("M") == 1
+    assert "z" in flow.meeting(Layout(events), 0)
     for event in events:
         event["group"] = event["rank"] // 2
-    assert flow.meeting(Board(events), 0).count("M") == 2
+    assert flow.meeting(Layout(events), 0).count("M") == 2
     for event in events:
         del event["call"]
-    assert flow.meeting(Board(events), 0) == ""
+    assert flow.meeting(Layout(events), 0) == ""
 
 
 def meet_all(size: int) -> list[dict]:
@@ -132,12 +133,12 @@ def meet_all(size: int) -> list[dict]:
 @pytest.mark.parametrize(("size", "lines"), [(3, 1), (5, 1), (6, 2), (8, 2), (11, 3)])
 def test_many_numbers_stand_in_lines_on_their_card(size, lines):
     events = meet_all(size)
-    board = Board(events)
-    assert board.lines(0, "all") == lines and board.lines(0, "x") == 1
+    layout = Layout(events)
+    assert layout.lines(0, "all") == lines and layout.lines(0, "x") == 1
     svg = flow.frame(events, 1)
     for rank in range(size):
-        (x, y), (w, h) = board.places[rank], board.room(rank)
-        _, top = board.spot(rank, "all")
+        (x, y), (w, h) = layout.places[rank], layout.room(rank)
+        _, top = layout.spot(rank, "all")
         assert top + lines * 36 <= y + h / 2
         places = re.findall(rf'x="([\d.]+)" y="([\d.]+)">{100 + rank}<', svg)
         assert len(places) == size, "each rank has it once"
@@ -149,7 +150,7 @@ def test_many_numbers_stand_in_lines_on_their_card(size, lines):
 
 @pytest.mark.parametrize(("size", "left", "wide"), [(1, 0, 20), (2, 10, 10)])
 def test_a_stripe_under_a_number_has_the_place_of_its_rank(size, left, wide):
-    drawn = cards.cells(Board(meet_all(size)), 0, 0, 23, [[7, size - 1]])
+    drawn = cards.cells(Layout(meet_all(size)), 0, 0, 23, [[7, size - 1]])
     assert box(left, CELL, wide, BAND) in drawn
 
 

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from ringside import load
 from ringside.__main__ import METADATA
-from ringside.player import animate, spelt
+from ringside.draw.player import animate, spelt
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))

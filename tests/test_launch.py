@@ -22,11 +22,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from jupyter_client.manager import KernelManager
-from ringside import agent, failure, launch, supervisor
-from ringside import server as servers
-from ringside.failure import RankFailed, RankTimeout
-from ringside.launch import torchrun
-from ringside.watch import Watch
+from ringside.launch import RankFailed, RankTimeout, client, elastic, failure, torchrun
+from ringside.launch import run as launch
+from ringside.launch.watch import GRACE, Watch
 
 ROOT = Path(__file__).parents[1]
 MARK = "RINGSIDE_TEST"  # every process of a test bears it in its environment
@@ -287,10 +285,10 @@ def interrupt_at(kernel: Kernel, moment: float, idle: bool = True) -> float:
     return seconds
 
 
-def lose_supervisor(kernel: Kernel, how: str, grace: float = servers.GRACE) -> float:
+def lose_supervisor(kernel: Kernel, how: str, grace: float = client.ENDING) -> float:
     """Return the seconds until all is gone from a supervisor that was lost."""
     kernel.start()
-    kernel.send(f"import ringside.server; ringside.server.GRACE = {grace}")
+    kernel.send(f"import ringside.launch.client as c; c.ENDING = {grace}")
     kernel.reply()
     kernel.busy("recv")
     begin = time.monotonic()
@@ -332,7 +330,7 @@ def test_a_lost_supervisor_leaves_nothing(kernel, how):
 
 @pytest.mark.parametrize("how", ["restart", "shut down now", "SIGKILL"])
 def test_the_end_of_a_kernel_leaves_nothing(kernel, how):
-    assert end_kernel(kernel, how) < supervisor.GRACE  # when it would turn impolite
+    assert end_kernel(kernel, how) < GRACE  # when it would turn impolite
 
 
 @pytest.fixture(scope="module")
@@ -340,8 +338,8 @@ def place(tmp_path_factory):
     """This process calls torchrun(), in a place of its own."""
     place = Place(tmp_path_factory.mktemp("place"))
     with pytest.MonkeyPatch.context() as patch:
-        if servers._server:
-            servers._server.close()
+        if client._server:
+            client._server.close()
         patch.setattr(tempfile, "tempdir", str(place.temp))
         for name, value in place.own.items():
             patch.setenv(name, value)
@@ -349,7 +347,7 @@ def place(tmp_path_factory):
         place.idle = {p.pid for p in place.processes()}
         place.left = place.files()
         yield place
-        servers._server.close()
+        client._server.close()
         place.until_gone()
 
 
@@ -519,10 +517,10 @@ def test_the_launcher_asks_torch_for_nothing_that_2_11_lacks(monkeypatch, tmp_pa
         asked.extend(settings)
         raise Launched
 
-    monkeypatch.setattr(agent, "LaunchConfig", old)
+    monkeypatch.setattr(elastic, "LaunchConfig", old)
     order = {"folder": str(tmp_path), "script": "s", "args": [], "ranks": 1}
     with pytest.raises(Launched):
-        agent.start(order)
+        elastic.start(order)
     assert "nproc_per_node" in asked and {*asked} <= {*known}
 
 
@@ -660,7 +658,7 @@ def test_as_many_ranks_as_will_start_must_fit(monkeypatch, gpus, ranks):
 
 
 def test_more_ranks_than_gpus_meet_on_the_cpu(place):
-    count = max(4, 1 + servers._server.gpus)
+    count = max(4, 1 + client._server.gpus)
     run = torchrun("04_ring_all_reduce", ranks=count, quiet=True)
     assert run.lines[0][-1].startswith(f"ok: {count} ranks")
     assert run.exit_codes == dict.fromkeys(range(count), 0)
@@ -705,7 +703,7 @@ def test_a_rank_cannot_tell_warm_from_plain(place):
 
 def test_ranks_of_a_new_fork_server_can_be_ended(place):
     """It starts when the old one was killed, as by a machine out of memory."""
-    for process in psutil.Process(servers._server.process.pid).children():
+    for process in psutil.Process(client._server.process.pid).children():
         if "forkserver" in " ".join(process.cmdline()):
             process.kill()
             while process.status() != psutil.STATUS_ZOMBIE:  # until the next run
@@ -719,7 +717,7 @@ def test_ranks_of_a_new_fork_server_can_be_ended(place):
 
 def test_an_interrupt_as_a_run_ends_keeps_the_supervisor(place, monkeypatch):
     """Python may raise it when the last word is out of the queue, and lost."""
-    server = servers._server
+    server = client._server
 
     def answer(seconds, heard=server._answer):
         event = heard(seconds)
@@ -737,10 +735,10 @@ def test_an_interrupt_as_a_run_ends_keeps_the_supervisor(place, monkeypatch):
 
 def test_half_a_line_from_a_kernel_is_passed_over(place):
     """A kernel may be interrupted, or end, in the middle of an order."""
-    server = servers._server
+    server = client._server
     server.process.stdin.write(b'{"script": "04_ri')
     torchrun("04_ring_all_reduce", quiet=True)
-    assert servers._server is server
+    assert client._server is server
     server.process.stdin.write(b'{"script": "04_ri')
     server.close()
     assert server.process.returncode == 0
@@ -750,7 +748,7 @@ def test_half_a_line_from_a_kernel_is_passed_over(place):
 
 
 def test_half_a_line_from_a_supervisor_is_its_end(tmp_path):
-    server = object.__new__(servers.Server)
+    server = object.__new__(client.Server)
     server.folder, server.log = tmp_path / "rs", tmp_path / "log"
     server.answers = queue.SimpleQueue()
     said = io.BytesIO(b'{"gpus": 0}\n{"rank": 0, "li')

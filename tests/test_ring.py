@@ -12,13 +12,13 @@ from ringside import (
     Player,
     WrongRecording,
     load,
-    ring,
     simulate,
     still,
     torchrun,
     verify,
 )
-from ringside.player import animate, image
+from ringside.draw import ring
+from ringside.draw.player import animate, image
 
 NAME = "04_ring_all_reduce"
 
@@ -131,12 +131,12 @@ def test_a_wrong_sum_is_drawn_in_the_colour_of_mistakes(events):
 
 def test_cards_do_not_touch(recordings):
     for ranks in recordings:
-        stage = ring.Stage(ranks)
-        for a, (x, y) in enumerate(stage.places):
-            assert stage.w / 2 <= x <= stage.width - stage.w / 2
-            assert stage.h / 2 <= y <= stage.height - stage.h / 2
-            for x2, y2 in stage.places[:a]:
-                assert abs(x - x2) > stage.w + 4 or abs(y - y2) > stage.h + 4
+        layout = ring.Layout(ranks)
+        for a, (x, y) in enumerate(layout.places):
+            assert layout.w / 2 <= x <= layout.width - layout.w / 2
+            assert layout.h / 2 <= y <= layout.height - layout.h / 2
+            for x2, y2 in layout.places[:a]:
+                assert abs(x - x2) > layout.w + 4 or abs(y - y2) > layout.h + 4
 
 
 @pytest.mark.parametrize("step", [-1, 7])

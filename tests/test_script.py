@@ -15,8 +15,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from ringside import RankFailed, RankTimeout, check, script_of, torchrun
-from ringside.failure import Refused
-from ringside.launch import Turns
+from ringside.launch.failure import Refused
+from ringside.launch.run import Turns
 from torch import nn, ones
 from torch.nn.parallel import DistributedDataParallel as Wrapped
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from .. import mailboxes
-from ..failure import name
+from ..launch.failure import name
 from .say import TODO, say
 
 PIECES = [[10 * (rank + 1) + to for to in range(4)] for rank in range(4)]

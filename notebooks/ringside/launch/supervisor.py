@@ -28,7 +28,7 @@ import torch
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from . import agent, rank
+from . import elastic, in_rank
 from .watch import GRACE, Watch, runs, sweep
 
 PRELOAD = ["torch.distributed", "torch.distributed.elastic.multiprocessing.api"]
@@ -52,7 +52,7 @@ class Supervisor:
         if sys.platform == "linux":  # ranks that lose their parent become ours
             ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
         logging.disable()  # nobody reads it, and torch imports much to write it
-        multiprocessing.set_forkserver_preload([*PRELOAD, rank.__name__])
+        multiprocessing.set_forkserver_preload([*PRELOAD, in_rank.__name__])
         self.born = os.environ | {"RINGSIDE_SUPERVISOR": str(os.getpid())}
         self.born["TMPDIR"] = workdir  # torch._dynamo leaves a folder there
         self.start_fork_server()
@@ -118,7 +118,7 @@ class Supervisor:
         tempfile.tempdir = request["folder"]  # for what torch leaves if it is stopped
         below = psutil.Process().children(recursive=True)
         keep = {child.pid for child in below if runs(child.pid)}
-        agent.Loopback.watch = watch = Watch(request, keep, self.tell)
+        elastic.Loopback.watch = watch = Watch(request, keep, self.tell)
         watch.start()
         codes, error = {}, None
         with suppress(SignalException, Stopped):  # nobody waits for what comes of it
@@ -138,7 +138,7 @@ class Supervisor:
             self.busy.set()
             if self.unwanted.is_set():
                 raise Stopped
-            agent.start(request)
+            elastic.start(request)
         except ChildFailedError as error:
             return {r: failure.exitcode for r, failure in error.failures.items()}, None
         except Exception as error:

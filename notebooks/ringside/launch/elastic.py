@@ -21,7 +21,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from . import rank
+from . import in_rank
 from .watch import GRACE
 
 
@@ -119,8 +119,8 @@ def start(request: dict) -> None:
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle
     if request["warm"]:
         order = {"script": script, "args": args, "env": dict(os.environ)}
-        elastic_launch(config, rank.run_warm)(order | {"folder": folder})
+        elastic_launch(config, in_rank.run_warm)(order | {"folder": folder})
     else:
-        words = ["-u", rank.__file__, str(os.getpid()), folder, script, *args]
+        words = ["-u", in_rank.__file__, str(os.getpid()), folder, script, *args]
         words = [word.replace("$", "$$") for word in words]  # torch fills in templates
         elastic_launch(config, sys.executable)(*words)

@@ -3,13 +3,13 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
+from ..recording import digit, table, verify
 from .clock import Clock, moments
-from .recording import digit, table, verify
 from .ring import (
     NUMBERS,
     OUTLINE,
     STACK,
-    Stage,
+    Layout,
     arrows,
     caption,
     number,
@@ -18,32 +18,31 @@ from .ring import (
     scenery,
     stripes,
     token,
-    words,
 )
-from .svg import n, svg
+from .svg import n, svg, words
 
 
 def animate(events: list[dict]) -> str:
     """Return the whole run as one moving picture."""
     rows = table(verify(events))
-    stage, last = Stage(len(rows[0])), len(rows) - 1
+    layout, last = Layout(len(rows[0])), len(rows) - 1
     begin, there, total = moments(last)
-    clock, parts = Clock(total), [scenery(stage), arrows(stage)]
+    clock, parts = Clock(total), [scenery(layout), arrows(layout)]
     for step, (first, after) in enumerate(zip(begin, [*begin[1:], total])):
-        parts.append(words(stage, *caption(rows, step), clock.during(first, after)))
-        if arrived := news(stage, rows, step):
+        parts.append(words(layout, *caption(rows, step), clock.during(first, after)))
+        if arrived := news(layout, rows, step):
             parts.append(f"<g{clock.during(there[step], total)}>{arrived}</g>")
-    for (step, until), numbers in sorted(spans(stage, rows).items()):
+    for (step, until), numbers in sorted(spans(layout, rows).items()):
         seen = clock.during(there[step], there[until])
         parts.append(f"<g{seen}>{NUMBERS.format(numbers)}</g>")
     for step, row in enumerate(rows[:-1]):
         name = clock.flight(begin[step + 1], there[step + 1])
-        parts += [token(stage, event, 0, way(stage, event, name)) for event in row]
-    title = f"A ring all-reduce over {stage.ranks} ranks, recorded and played back"
-    return svg(stage.width, stage.height, title, clock.style() + "".join(parts))
+        parts += [token(layout, event, 0, way(layout, event, name)) for event in row]
+    title = f"A ring all-reduce over {layout.ranks} ranks, recorded and played back"
+    return svg(layout.width, layout.height, title, clock.style() + "".join(parts))
 
 
-def news(stage: Stage, rows: list[list[dict]], step: int) -> str:
+def news(layout: Layout, rows: list[list[dict]], step: int) -> str:
     """Return the stripes and borders that one step adds."""
     shapes, full = [], ""
     for rank, event in enumerate(rows[step]):
@@ -51,24 +50,24 @@ def news(stage: Stage, rows: list[list[dict]], step: int) -> str:
             before = rows[step - 1][rank]["chunks"][chunk] if step else 0
             fresh = sum(
                 digit(value, r) * 10**r
-                for r in range(stage.ranks)
+                for r in range(layout.ranks)
                 if not digit(before, r)
             )
-            slot = (*stage.stack(rank, chunk), stage.column - 6, STACK)
-            shapes.append(stripes(*slot, chunk, fresh, stage.ranks))
+            slot = (*layout.stack(rank, chunk), layout.column - 6, STACK)
+            shapes.append(stripes(*slot, chunk, fresh, layout.ranks))
             if value != before:
-                full += outline(stage, rank, chunk, value)
+                full += outline(layout, rank, chunk, value)
     return paint(shapes) + (OUTLINE.format(full) if full else "")
 
 
-def spans(stage: Stage, rows: list[list[dict]]) -> dict[tuple[int, int], str]:
+def spans(layout: Layout, rows: list[list[dict]]) -> dict[tuple[int, int], str]:
     """Return the numbers under the stacks, by the steps from and until they stand."""
     found = defaultdict(str)
-    for rank in range(stage.ranks):
-        for chunk in range(stage.ranks):
+    for rank in range(layout.ranks):
+        for chunk in range(layout.ranks):
             values = [row[rank]["chunks"][chunk] for row in rows]
             for step, until, value in stretches(values):
-                found[step, until] += number(stage, rank, chunk, value)
+                found[step, until] += number(layout, rank, chunk, value)
     return found
 
 
@@ -81,7 +80,7 @@ def stretches(values: list[int]) -> Iterator[tuple[int, int, int]]:
             first = i
 
 
-def way(stage: Stage, event: dict, name: str) -> str:
+def way(layout: Layout, event: dict, name: str) -> str:
     """Return the class of a token and how far it has to go."""
-    x0, y0, x1, y1 = stage.path(event["rank"])
+    x0, y0, x1, y1 = layout.path(event["rank"])
     return f' class="{name}" style="--x:{n(x1 - x0)}px;--y:{n(y1 - y0)}px"'

@@ -10,10 +10,10 @@ from html import escape
 
 import ipywidgets as widgets
 
-from . import copies, flow, grid, motion, race, ring, shares, spans, stream, timeline
-from .lanes import length
-from .owners import habits, sums, together
-from .recording import Recording
+from ..recording import Recording
+from . import flow, grid, race, ring, ring_motion, stream, timeline
+from .retell import TELLS
+from .timeline_layout import length
 
 LONG = 600  # characters of a description, more than its picture should have below it
 
@@ -60,9 +60,7 @@ def kind_of(events: list[dict]) -> str:
 
 def spelt(events: list[dict]) -> list[dict]:
     """Return bare facts as what a module draws, and all other events as they are."""
-    tells = {"copies": copies.timed, "shares": shares.states_of, "spans": spans.timed}
-    tells |= {"sums": sums, "habits": habits, "together": together}
-    tell = tells.get(kind_of(events))
+    tell = TELLS.get(kind_of(events))
     return tell(events) if tell else events
 
 
@@ -78,7 +76,7 @@ def animate(events: list[dict]) -> str:
     kind = drawing(events)
     steps = range(1 if kind is race else kind.states(events))  # of races, the first
     words = escape(" ".join(kind.describe(events, step) for step in steps), False)
-    moving = (motion if kind is ring else kind).animate(events)
+    moving = (ring_motion if kind is ring else kind).animate(events)
     return moving.replace("</title>", f"</title><desc>{words}</desc>", 1)
 
 

@@ -5,15 +5,27 @@ Place is rank. Hue and slot are whose numbers. A full stack is a complete sum.
 
 import math
 
-from .recording import digit, table
-from .svg import GREY, INK, PAPER, box, n, svg, text
+from ..recording import digit, table
+from .svg import (
+    BOLD,
+    GREY,
+    HALO,
+    HUES,
+    INK,
+    NEW,
+    PAPER,
+    WRONG,
+    box,
+    empty,
+    n,
+    svg,
+    text,
+    words,
+)
 
-HUES = "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #F0E442 #8C6BB1 #999999".split()
-NEW, WRONG = "#dce2ea", "#c1121f"
 STACK = 60  # the height of a full stack
 OUTLINE = f'<path fill="none" stroke="{INK}" stroke-width="2" d="{{}}"/>'
 NUMBERS = '<g font-size="12" text-anchor="middle">{}</g>'
-HALO = ' stroke="#fff" stroke-width="4" paint-order="stroke"'
 SENTENCES = {
     "start": "Every rank holds its own numbers, one stripe in each chunk.",
     "scatter-reduce": (
@@ -25,8 +37,10 @@ SENTENCES = {
 }
 
 
-class Stage:
+class Layout:
     """Where everything stands, for a number of ranks."""
+
+    margins = 16, 16
 
     def __init__(self, ranks: int):
         self.ranks = ranks
@@ -86,59 +100,60 @@ def paint(shapes: list[dict[str, str]]) -> str:
     )
 
 
-def scenery(stage: Stage) -> str:
+def scenery(layout: Layout) -> str:
     """Return what never changes: cards, names, empty stacks."""
     parts = []
-    for rank, (x, y) in enumerate(stage.places):
-        left, top = x - stage.w / 2, y - stage.h / 2
+    for rank, (x, y) in enumerate(layout.places):
+        left, top = x - layout.w / 2, y - layout.h / 2
         parts.append(
-            f'<rect x="{n(left)}" y="{n(top)}" width="{stage.w}" height="{stage.h}" '
+            f'<rect x="{n(left)}" y="{n(top)}" width="{layout.w}" height="{layout.h}" '
             f'rx="9" fill="{PAPER}" stroke="{HUES[rank]}" stroke-width="2"/>'
-            + text(left + 10, top + 19, f"rank {rank}", 14, ' font-weight="600"')
+            + text(left + 10, top + 19, f"rank {rank}", 14, BOLD)
         )
         slots = [
-            (*stage.stack(rank, c), stage.column - 6, STACK) for c in range(stage.ranks)
+            (*layout.stack(rank, c), layout.column - 6, STACK)
+            for c in range(layout.ranks)
         ]
         outline = "".join(box(*slot) for slot in slots)
-        parts.append(f'<path fill="#fff" stroke="#c3cad4" d="{outline}"/>')
+        parts.append(empty(outline))
     return "".join(parts)
 
 
-def holdings(stage: Stage, row: list[dict]) -> str:
+def holdings(layout: Layout, row: list[dict]) -> str:
     """Return the stripes and numbers that all ranks hold at one step."""
     shapes, full, numbers = [], "", ""
     for rank, event in enumerate(row):
         for chunk, value in enumerate(event["chunks"]):
-            x, y = stage.stack(rank, chunk)
-            w = stage.column - 6
-            shapes.append(stripes(x, y, w, STACK, chunk, value, stage.ranks))
-            full += outline(stage, rank, chunk, value)
-            numbers += number(stage, rank, chunk, value)
+            x, y = layout.stack(rank, chunk)
+            w = layout.column - 6
+            shapes.append(stripes(x, y, w, STACK, chunk, value, layout.ranks))
+            full += outline(layout, rank, chunk, value)
+            numbers += number(layout, rank, chunk, value)
     return paint(shapes) + OUTLINE.format(full) + NUMBERS.format(numbers)
 
 
-def outline(stage: Stage, rank: int, chunk: int, value: int) -> str:
+def outline(layout: Layout, rank: int, chunk: int, value: int) -> str:
     """Return the border of a stack whose sum is complete, else nothing."""
-    x, y = stage.stack(rank, chunk)
-    complete = value == (chunk + 1) * (10**stage.ranks - 1) // 9
-    return box(x - 1, y - 1, stage.column - 4, STACK + 2) if complete else ""
+    x, y = layout.stack(rank, chunk)
+    complete = value == (chunk + 1) * (10**layout.ranks - 1) // 9
+    return box(x - 1, y - 1, layout.column - 4, STACK + 2) if complete else ""
 
 
-def number(stage: Stage, rank: int, chunk: int, value: int) -> str:
+def number(layout: Layout, rank: int, chunk: int, value: int) -> str:
     """Return a sum in digits, one per rank; beyond five ranks, how many are in it."""
-    x, y = stage.stack(rank, chunk)
-    digits = f"{value:0{stage.ranks}}"
-    if stage.ranks > 5:
+    x, y = layout.stack(rank, chunk)
+    digits = f"{value:0{layout.ranks}}"
+    if layout.ranks > 5:
         digits = sum(d != "0" for d in digits)
-    at = f'x="{n(x + stage.column / 2 - 3)}" y="{n(y + STACK + 14)}"'
+    at = f'x="{n(x + layout.column / 2 - 3)}" y="{n(y + STACK + 14)}"'
     return f"<text {at}>{digits}</text>"
 
 
-def arrows(stage: Stage) -> str:
+def arrows(layout: Layout) -> str:
     """Return an arrow from every rank to its right."""
     lines, heads = "", ""
-    for rank in range(stage.ranks if stage.ranks > 1 else 0):
-        x0, y0, x1, y1 = stage.path(rank)
+    for rank in range(layout.ranks if layout.ranks > 1 else 0):
+        x0, y0, x1, y1 = layout.path(rank)
         turn = math.degrees(math.atan2(y1 - y0, x1 - x0))
         lines += f"M{n(x0)} {n(y0)}L{n(x1)} {n(y1)}"
         place = f'transform="translate({n(x1)} {n(y1)}) rotate({n(turn)})"'
@@ -147,9 +162,9 @@ def arrows(stage: Stage) -> str:
     return f'<g fill="{GREY}">{line}{heads}</g>'
 
 
-def token(stage: Stage, event: dict, part: float, style: str = "") -> str:
+def token(layout: Layout, event: dict, part: float, style: str = "") -> str:
     """Return a message on its way: a small stack of what is in it, and its name."""
-    x0, y0, x1, y1 = stage.path(event["rank"])
+    x0, y0, x1, y1 = layout.path(event["rank"])
     x, y = x0 + part * (x1 - x0), y0 + part * (y1 - y0)
     w, h, chunk = 26, 38, event["send"]
     inside = (x - w / 2 + 2, y - h / 2 + 1, w - 4, h - 2)
@@ -157,7 +172,7 @@ def token(stage: Stage, event: dict, part: float, style: str = "") -> str:
     return (
         f'<g{style}><path fill="#fff" stroke="{INK}" stroke-width="1.5" '
         f'd="{box(x - w / 2, y - h / 2, w, h)}"/>'
-        + paint([stripes(*inside, chunk, value, stage.ranks)])
+        + paint([stripes(*inside, chunk, value, layout.ranks)])
         + NUMBERS.format(
             f'<text x="{n(x)}" y="{n(y - h / 2 - 4)}"{HALO}>c{chunk}</text>'
         )
@@ -180,14 +195,6 @@ def caption(rows: list[list[dict]], step: int) -> tuple[str, str]:
     return f"step {step} of {len(rows) - 1} · {phase}" if step else "start", sentence
 
 
-def words(stage: Stage, corner: str, sentence: str, more: str = "") -> str:
-    """Return the corner and the sentence in their places."""
-    bold = ' font-weight="600"'
-    return text(16, 28, corner, 17, bold + more) + text(
-        stage.width / 2, stage.height - 16, sentence, 14, f' text-anchor="middle"{more}'
-    )
-
-
 def states(events: list[dict]) -> int:
     """Return how many states there are to look at."""
     return len(table(events))
@@ -204,38 +211,40 @@ def describe(events: list[dict], step: int) -> str:
     return f"{'after ' * (step > 0)}{corner}. {sentence} {held}"
 
 
-def inside(stage: Stage, rows: list[list[dict]], step: int) -> str:
+def inside(layout: Layout, rows: list[list[dict]], step: int) -> str:
     """Return all of a still but its scenery."""
     new, sent = "", ""
     for event in rows[step - 1] if step else []:
-        slot = stage.stack(event["rank"], event["recv"])
-        new += box(*slot, stage.column - 6, STACK)
-        sent += token(stage, event, 0.5)
+        slot = layout.stack(event["rank"], event["recv"])
+        new += box(*slot, layout.column - 6, STACK)
+        sent += token(layout, event, 0.5)
     halo = f'<path fill="{NEW}" d="{new}"/>'
     corner, sentence = caption(rows, step)
-    said = words(stage, f"after {corner}" if step else corner, sentence)
-    return said + halo + holdings(stage, rows[step]) + sent
+    said = words(layout, f"after {corner}" if step else corner, sentence)
+    return said + halo + holdings(layout, rows[step]) + sent
 
 
 def frame(events: list[dict], step: int) -> str:
     """Return a still: the messages of one step, and what the ranks hold after it."""
     rows = table(events)
-    stage = Stage(len(rows[0]))
-    body = scenery(stage) + (arrows(stage) if step else "") + inside(stage, rows, step)
-    return svg(stage.width, stage.height, describe(events, step), body)
+    layout = Layout(len(rows[0]))
+    body = (
+        scenery(layout) + (arrows(layout) if step else "") + inside(layout, rows, step)
+    )
+    return svg(layout.width, layout.height, describe(events, step), body)
 
 
 def strip(events: list[dict], columns: int = 2) -> str:
     """Return all stills on one sheet, for print and for readers who want to stop."""
     rows = table(events)
-    stage = Stage(len(rows[0]))
+    layout = Layout(len(rows[0]))
     columns = min(columns, len(rows))
     lines = -(-len(rows) // columns)
-    body = f'<defs><g id="s">{scenery(stage)}</g><g id="a">{arrows(stage)}</g></defs>'
+    body = f'<defs><g id="s">{scenery(layout)}</g><g id="a">{arrows(layout)}</g></defs>'
     for step in range(len(rows)):
-        x, y = step % columns * stage.width, step // columns * stage.height
+        x, y = step % columns * layout.width, step // columns * layout.height
         body += f'<g transform="translate({n(x)} {n(y)})"><use href="#s"/>'
         body += '<use href="#a"/>' if step else ""
-        body += inside(stage, rows, step) + "</g>"
-    title = f"All {len(rows)} states of a ring all-reduce over {stage.ranks} ranks"
-    return svg(columns * stage.width, lines * stage.height, title, body)
+        body += inside(layout, rows, step) + "</g>"
+    title = f"All {len(rows)} states of a ring all-reduce over {layout.ranks} ranks"
+    return svg(columns * layout.width, lines * layout.height, title, body)

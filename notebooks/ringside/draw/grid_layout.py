@@ -2,14 +2,16 @@
 
 from collections import Counter
 
-from .recording import table
+from ..recording import table
 
 LEFT, CELL, PEG, LINE = 92, 22, 7, 38  # where rows begin, and heights
 WIDEST, ASIDE = 24, 8  # cells in a line of a row, and in one of samples left out
 
 
-class Grid:
+class Layout:
     """Where everything stands, and what is remarkable, for a recording."""
+
+    margins = 14, 16
 
     def __init__(self, events: list[dict], deck: bool = True):
         self.epochs = [[e["samples"] for e in row] for row in table(events)]
@@ -90,11 +92,11 @@ class Grid:
         return found
 
 
-def caption(grid: Grid, epoch: int) -> tuple[str, str]:
+def caption(layout: Layout, epoch: int) -> tuple[str, str]:
     """Return the corner and the sentence for one epoch."""
-    times, first = grid.times[epoch], grid.same(epoch)
-    more = [i for i in range(grid.samples) if times[i] > 1]
-    never, found = grid.never[epoch], {*times.values()}
+    times, first = layout.times[epoch], layout.same(epoch)
+    more = [i for i in range(layout.samples) if times[i] > 1]
+    never, found = layout.never[epoch], {*times.values()}
     if not times:
         told = "No rank reads anything"
     elif len(found) == 1 and not never:
@@ -118,9 +120,9 @@ def some_are(numbers: list[int], what: str) -> str:
     return several if rest else f"sample {last} is {what}"
 
 
-def whole(grid: Grid) -> str:
+def whole(layout: Layout) -> str:
     """Return in words what each epoch is like."""
-    told = f"{grid.samples} samples, read by {grid.size} ranks."
-    for epoch in range(len(grid.epochs)):
-        told += " {}: {}".format(*caption(grid, epoch))
+    told = f"{layout.samples} samples, read by {layout.size} ranks."
+    for epoch in range(len(layout.epochs)):
+        told += " {}: {}".format(*caption(layout, epoch))
     return told

@@ -7,14 +7,27 @@ number. On top lies the data set: there a peg is a rank that reads the sample.
 
 from collections import defaultdict
 
+from ..recording import table
 from .clock import Clock
-from .lattice import CELL, LEFT, PEG, Grid, caption, whole
-from .recording import table
-from .ring import HALO, HUES, NEW, WRONG
-from .svg import GREY, INK, box, n, svg, text
+from .grid_layout import CELL, LEFT, PEG, Layout, caption, whole
+from .svg import (
+    BOLD,
+    GREY,
+    HALO,
+    HUES,
+    INK,
+    MIDDLE,
+    NEW,
+    PALE,
+    WRONG,
+    box,
+    empty,
+    n,
+    svg,
+    text,
+    words,
+)
 
-PALE = "#fbe4e4"
-BOLD, MIDDLE = ' font-weight="600"', ' text-anchor="middle"'
 START, EPOCH, END, FLIGHT, LONGEST = 0.8, 2.2, 2.0, 0.8, 12.0  # seconds
 MOST = 24  # flights, each of a sample for every rank, that one picture has
 HATCH = (
@@ -26,9 +39,9 @@ AGAIN = f'<path fill="url(#again)" stroke="{INK}" stroke-width="2" d="{{}}"/>'
 NEVER = f'<path stroke="{WRONG}" stroke-width="1.5" stroke-dasharray="3 2" d="{{}}"/>'
 
 
-def labels(grid: Grid, placed: list[tuple]) -> str:
+def labels(layout: Layout, placed: list[tuple]) -> str:
     """Return the numbers of cells."""
-    half = grid.wide / 2 - 1.5
+    half = layout.wide / 2 - 1.5
     found = "".join(
         f'<text x="{n(x + half)}" y="{n(y + 15)}">{number}</text>'
         for x, y, number, _ in placed
@@ -36,12 +49,12 @@ def labels(grid: Grid, placed: list[tuple]) -> str:
     return f'<g font-size="12"{MIDDLE}>{found}</g>'
 
 
-def shades(grid: Grid, placed: list[tuple]) -> str:
+def shades(layout: Layout, placed: list[tuple]) -> str:
     """Return the hue of cells with one reader, and the pegs of all readers."""
-    pegs, tints, w = defaultdict(str), defaultdict(str), grid.wide - 3
+    pegs, tints, w = defaultdict(str), defaultdict(str), layout.wide - 3
     for x, y, _, ranks in placed:
         for rank in ranks:
-            hue, slot = HUES[rank % len(HUES)], w / grid.size
+            hue, slot = HUES[rank % len(HUES)], w / layout.size
             pegs[hue] += f"M{n(x + rank * slot)} {n(y + CELL + PEG / 2)}h{n(slot)}"
             if len(ranks) == 1:
                 tints[hue] += f"M{n(x)} {n(y + CELL / 2)}h{w}"
@@ -54,50 +67,50 @@ def thick(lines: dict[str, str], width: int, more: str = "") -> str:
     return f'<g stroke-width="{width}"{more}>{found}</g>' if found else ""
 
 
-def marks(grid: Grid, epoch: int) -> str:
+def marks(layout: Layout, epoch: int) -> str:
     """Return what is wrong or odd about an epoch: read again, left out, repeated."""
-    found, w = "", grid.wide - 3
-    if again := grid.again(epoch):
+    found, w = "", layout.wide - 3
+    if again := layout.again(epoch):
         found += AGAIN.format("".join(box(x, y, w, CELL) for x, y, *_ in again))
-        found += f"<g{HALO}>{labels(grid, again)}</g>"
-    crosses, left_out = "", grid.left_out(epoch)
+        found += f"<g{HALO}>{labels(layout, again)}</g>"
+    crosses, left_out = "", layout.left_out(epoch)
     for x, y, *_ in left_out:
         crosses += box(x, y, w, CELL) + f"M{n(x)} {n(y + CELL)}l{n(w)} -{CELL}"
     if crosses:
         found += f'<g fill="none">{NEVER.format(crosses)}</g>'
-        found += f"<g{HALO}>{labels(grid, left_out)}</g>"
-    if (first := grid.same(epoch)) is not None:
-        y = grid.y(epoch)
+        found += f"<g{HALO}>{labels(layout, left_out)}</g>"
+    if (first := layout.same(epoch)) is not None:
+        y = layout.y(epoch)
         found += text(14, y + 29, f"= epoch {first}", 12, f'{BOLD} fill="{WRONG}"')
-        found += f'<path fill="{WRONG}" d="{box(4, y - 3, 4, grid.tall - 5)}"/>'
+        found += f'<path fill="{WRONG}" d="{box(4, y - 3, 4, layout.tall - 5)}"/>'
     return found
 
 
-def scenery(grid: Grid) -> str:
+def scenery(layout: Layout) -> str:
     """Return what never changes: names, empty cells, what hues and marks mean."""
     frames, parts = "", [f"<defs>{HATCH}</defs>"]
-    for epoch in range(len(grid.epochs)):
-        parts.append(text(14, grid.y(epoch) + 14, f"epoch {epoch}", 13, BOLD))
-        for k in range(grid.longest):
-            for x, y, *_ in grid.turn(epoch, k):
-                frames += box(x, y, grid.wide - 3, CELL)
-    if grid.deck:
+    for epoch in range(len(layout.epochs)):
+        parts.append(text(14, layout.y(epoch) + 14, f"epoch {epoch}", 13, BOLD))
+        for k in range(layout.longest):
+            for x, y, *_ in layout.turn(epoch, k):
+                frames += box(x, y, layout.wide - 3, CELL)
+    if layout.deck:
         parts.append(text(14, 85, "data set", 13, BOLD))
-        for number in range(grid.samples):
-            frames += box(*grid.home(number), grid.wide - 3, CELL)
-    parts.insert(1, f'<path fill="#fff" stroke="#c3cad4" d="{frames}"/>')
-    for rank in range(grid.size):
+        for number in range(layout.samples):
+            frames += box(*layout.home(number), layout.wide - 3, CELL)
+    parts.insert(1, empty(frames))
+    for rank in range(layout.size):
         x = LEFT + rank * 70
         parts.append(text(x + 20, 54, f"rank {rank}", 12))
-        hue, slot = HUES[rank % len(HUES)], 15 / grid.size
+        hue, slot = HUES[rank % len(HUES)], 15 / layout.size
         parts.append(f'<path fill="{hue}" opacity=".3" d="{box(x, 42, 15, 10)}"/>')
         parts.append(f'<path fill="{hue}" d="{box(x + rank * slot, 52, slot, 5)}"/>')
-    x, y = LEFT, grid.height - 46
-    if any(map(grid.again, range(len(grid.epochs)))):
+    x, y = LEFT, layout.height - 46
+    if any(map(layout.again, range(len(layout.epochs)))):
         parts.append(AGAIN.format(box(x, y - 11, 18, 14)))
         parts.append(text(x + 24, y, "read again in the same epoch", 12))
         x += 212
-    if grid.aside:
+    if layout.aside:
         d = box(x, y - 11, 18, 14) + f"M{x} {n(y + 3)}l18 -14"
         parts.append(f'<g fill="none">{NEVER.format(d)}</g>')
         parts.append(text(x + 24, y, "not read in this epoch", 12))
@@ -106,45 +119,38 @@ def scenery(grid: Grid) -> str:
 
 def describe(events: list[dict], step: int) -> str:
     """Return who reads what in one epoch, in words."""
-    grid = Grid(events)
-    corner, sentence = caption(grid, step)
-    each = enumerate(grid.epochs[step])
+    layout = Layout(events)
+    corner, sentence = caption(layout, step)
+    each = enumerate(layout.epochs[step])
     told = "; ".join(f"rank {r}: {' '.join(map(str, mine))}" for r, mine in each)
     return f"{corner}. {sentence} {told}"
 
 
-def words(grid: Grid, corner: str, sentence: str, more: str = "") -> str:
-    """Return the corner and the sentence in their places."""
-    return text(14, 28, corner, 17, BOLD + more) + text(
-        grid.width / 2, grid.height - 16, sentence, 14, MIDDLE + more
-    )
-
-
-def ground(grid: Grid, epoch: int) -> str:
+def ground(layout: Layout, epoch: int) -> str:
     """Return what lies under an epoch that repeats the order of another."""
-    d = box(10, grid.y(epoch) - 4, grid.width - 20, grid.tall - 2)
-    return f'<path fill="{PALE}" d="{d}"/>' if grid.same(epoch) is not None else ""
+    d = box(10, layout.y(epoch) - 4, layout.width - 20, layout.tall - 2)
+    return f'<path fill="{PALE}" d="{d}"/>' if layout.same(epoch) is not None else ""
 
 
-def row(grid: Grid, epoch: int) -> str:
+def row(layout: Layout, epoch: int) -> str:
     """Return all that one epoch adds."""
-    turns = (grid.turn(epoch, k) for k in range(grid.longest))
+    turns = (layout.turn(epoch, k) for k in range(layout.longest))
     placed = [cell for turn in turns for cell in turn]
-    return shades(grid, placed) + labels(grid, placed) + marks(grid, epoch)
+    return shades(layout, placed) + labels(layout, placed) + marks(layout, epoch)
 
 
-def deck(grid: Grid) -> str:
+def deck(layout: Layout) -> str:
     """Return the numbers of the data set."""
-    return labels(grid, [(*grid.home(i), i, []) for i in range(grid.samples)])
+    return labels(layout, [(*layout.home(i), i, []) for i in range(layout.samples)])
 
 
-def readers(grid: Grid, epoch: int) -> str:
+def readers(layout: Layout, epoch: int) -> str:
     """Return the ranks that read each sample of the data set in one epoch."""
     whose = defaultdict(list)
-    for rank, mine in enumerate(grid.epochs[epoch]):
+    for rank, mine in enumerate(layout.epochs[epoch]):
         for number in dict.fromkeys(mine):
             whose[number].append(rank)
-    return shades(grid, [(*grid.home(i), i, whose[i]) for i in sorted(whose)])
+    return shades(layout, [(*layout.home(i), i, whose[i]) for i in sorted(whose)])
 
 
 def states(events: list[dict]) -> int:
@@ -154,30 +160,30 @@ def states(events: list[dict]) -> int:
 
 def frame(events: list[dict], step: int) -> str:
     """Return a still: all epochs up to one, and the data set shared out in that one."""
-    grid = Grid(events)
-    now = box(10, grid.y(step) - 4, grid.width - 20, grid.tall - 2)
+    layout = Layout(events)
+    now = box(10, layout.y(step) - 4, layout.width - 20, layout.tall - 2)
     body = f'<path fill="{NEW}" d="{now}"/>'
-    body += "".join(ground(grid, epoch) for epoch in range(step)) + scenery(grid)
-    body += readers(grid, step) + deck(grid)
-    body += "".join(row(grid, epoch) for epoch in range(step + 1))
-    body += words(grid, *caption(grid, step))
-    return svg(grid.width, grid.height, describe(events, step), body)
+    body += "".join(ground(layout, epoch) for epoch in range(step)) + scenery(layout)
+    body += readers(layout, step) + deck(layout)
+    body += "".join(row(layout, epoch) for epoch in range(step + 1))
+    body += words(layout, *caption(layout, step))
+    return svg(layout.width, layout.height, describe(events, step), body)
 
 
 def strip(events: list[dict]) -> str:
     """Return all epochs on one sheet."""
-    grid = Grid(events, deck=False)
-    epochs = range(len(grid.epochs))
-    body = "".join(ground(grid, epoch) for epoch in epochs) + scenery(grid)
-    body += "".join(row(grid, epoch) for epoch in epochs)
-    body += words(grid, f"{grid.samples} samples, {grid.size} ranks", "")
-    return svg(grid.width, grid.height - 20, whole(grid), body)
+    layout = Layout(events, deck=False)
+    epochs = range(len(layout.epochs))
+    body = "".join(ground(layout, epoch) for epoch in epochs) + scenery(layout)
+    body += "".join(row(layout, epoch) for epoch in epochs)
+    body += words(layout, f"{layout.samples} samples, {layout.size} ranks", "")
+    return svg(layout.width, layout.height - 20, whole(layout), body)
 
 
 def animate(events: list[dict]) -> str:
     """Return all epochs as one moving picture: every sample flies to its place."""
-    grid = Grid(events)
-    last = len(grid.epochs)
+    layout = Layout(events)
+    last = len(layout.epochs)
     each = min(EPOCH, (LONGEST - START - END) / last)
     clock = Clock(START + last * each + END)
     under, shared, rows, flights, said = "", "", "", "", ""
@@ -185,44 +191,46 @@ def animate(events: list[dict]) -> str:
         begin = START + epoch * each
         until = clock.total if epoch == last - 1 else begin + each
         seen = clock.during(begin if epoch else 0, until)
-        said += words(grid, *caption(grid, epoch), seen)
+        said += words(layout, *caption(layout, epoch), seen)
         seen = clock.during(begin, until)
-        shared += f"<g{seen}>{readers(grid, epoch)}</g>"
-        turns = [grid.turn(epoch, k) for k in range(grid.longest)]
+        shared += f"<g{seen}>{readers(layout, epoch)}</g>"
+        turns = [layout.turn(epoch, k) for k in range(layout.longest)]
         few = len(turns) <= 8 and len(turns) * last <= MOST
         for k, cells in enumerate(turns if few else [sum(turns, [])]):
             away = begin + k * (0.8 - FLIGHT / EPOCH) * each / len(turns)
             there = away + FLIGHT / EPOCH * each
             seen = clock.during(there, clock.total)
-            rows += f"<g{seen}>{shades(grid, cells)}{labels(grid, cells)}</g>"
+            rows += f"<g{seen}>{shades(layout, cells)}{labels(layout, cells)}</g>"
             if few:
-                flights += flight(grid, cells, clock.flight(away, there))
+                flights += flight(layout, cells, clock.flight(away, there))
         seen = clock.during(begin + 0.85 * each, clock.total)
-        rows += f"<g{seen}>{marks(grid, epoch)}</g>" if marks(grid, epoch) else ""
-        under += f"<g{seen}>{ground(grid, epoch)}</g>" if ground(grid, epoch) else ""
-    body = clock.style() + under + scenery(grid) + shared + deck(grid) + rows
+        rows += f"<g{seen}>{marks(layout, epoch)}</g>" if marks(layout, epoch) else ""
+        under += (
+            f"<g{seen}>{ground(layout, epoch)}</g>" if ground(layout, epoch) else ""
+        )
+    body = clock.style() + under + scenery(layout) + shared + deck(layout) + rows
     if flights:
-        body += f'{tokens(grid)}<g font-size="12"{MIDDLE}>{flights}</g>'
+        body += f'{tokens(layout)}<g font-size="12"{MIDDLE}>{flights}</g>'
     body += said
-    return svg(grid.width, grid.height, whole(grid), body)
+    return svg(layout.width, layout.height, whole(layout), body)
 
 
-def tokens(grid: Grid) -> str:
+def tokens(layout: Layout) -> str:
     """Return each sample at home, to be used where it flies."""
-    found, half = "", grid.wide / 2 - 1.5
-    for number in range(grid.samples):
-        x, y = grid.home(number)
-        shape = f'<path stroke="{GREY}" d="{box(x, y, grid.wide - 3, CELL)}"/>'
+    found, half = "", layout.wide / 2 - 1.5
+    for number in range(layout.samples):
+        x, y = layout.home(number)
+        shape = f'<path stroke="{GREY}" d="{box(x, y, layout.wide - 3, CELL)}"/>'
         name = f'<text x="{n(x + half)}" y="{n(y + 15)}" fill="{INK}">{number}</text>'
         found += f'<g id="t{number}">{shape}{name}</g>'
     return f"<defs>{found}</defs>"
 
 
-def flight(grid: Grid, cells: list[tuple], name: str) -> str:
+def flight(layout: Layout, cells: list[tuple], name: str) -> str:
     """Return samples on their way from the data set to their places."""
     found = ""
     for x, y, number, (rank,) in cells:
-        left, top = grid.home(number)
+        left, top = layout.home(number)
         way = f"--x:{n(x - left)}px;--y:{n(y - top)}px"
         pale = paler(HUES[rank % len(HUES)])
         how = f'class="{name}" fill="{pale}" style="{way}"'

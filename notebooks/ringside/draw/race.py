@@ -6,8 +6,8 @@ are counted until the same moment in all lanes.
 
 import statistics
 
+from ..recording import Recording
 from . import timeline
-from .recording import Recording
 
 CALM = 1.25  # a round whose pace is slower was disturbed
 LAPS = 6  # steps of the slowest method that fit into the picture

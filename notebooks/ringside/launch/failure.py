@@ -9,7 +9,7 @@ from collections import defaultdict
 from datetime import datetime
 from pathlib import Path
 
-from .rank import write
+from .in_rank import write
 
 KEPT = 5  # logs of failed runs, for each kernel
 OLD = 86400  # seconds after which the logs of any kernel go

@@ -9,9 +9,8 @@ a line across the work is a mark. Arrows that share their time stand side by sid
 from collections import defaultdict
 
 from .clock import Clock
-from .lanes import BOLD, LANE, LEFT, TOP, WIDTH, Lanes, paint, rows, scenery
-from .ring import HUES
-from .svg import INK, box, n, svg, text
+from .svg import HUES, INK, box, n, svg, words
+from .timeline_layout import LANE, LEFT, TOP, WIDTH, Layout, paint, rows, scenery
 
 KINDS = {"work": (6, 22), "message": (32, 22), "wait": (6, 22)}  # top, height
 KINDS["mark"] = KINDS["work"]
@@ -19,7 +18,7 @@ PASS = 8.0  # seconds that the line takes from left to right
 ASIDE = 0.7  # where in their time the first of several arrows stands
 
 
-def bars(lanes: Lanes, events: list[dict], faded: bool = False) -> str:
+def bars(layout: Layout, events: list[dict], faded: bool = False) -> str:
     """Return what was done, as bars with their names where there is room."""
     shapes, names, taken, last = defaultdict(str), "", defaultdict(list), {}
     row, of = rows(events)
@@ -32,15 +31,15 @@ def bars(lanes: Lanes, events: list[dict], faded: bool = False) -> str:
         if kind == "message":
             height = height / of[lane] - (of[lane] > 1)
             top += row[id(event)] * (height + 1)
-        x, y = lanes.x(event["begin"]), lanes.y(lane) + top
-        w = max(lanes.x(event["end"]) - x - 1, 1.5)
+        x, y = layout.x(event["begin"]), layout.y(lane) + top
+        w = max(layout.x(event["end"]) - x - 1, 1.5)
         if kind == "mark":  # its name stands before it
             shape = f"M{n(x)} {n(y)}v{height}"
             x, w = last.get(lane, x), x - last.get(lane, x)
             what = what if len(what) * 6.3 < w else what.rpartition(" ")[2]
         else:
             shape = box(x, y, w, height)
-        shapes[lanes.hues[lane], kind] += shape
+        shapes[layout.hues[lane], kind] += shape
         if kind != "message":
             last[lane] = last.get(lane, x) if kind == "work" else x + w
         half, middle = len(what) * 3.15, x + w / 2
@@ -58,7 +57,7 @@ def bars(lanes: Lanes, events: list[dict], faded: bool = False) -> str:
     )
 
 
-def links(lanes: Lanes, events: list[dict], faded: bool = False) -> str:
+def links(layout: Layout, events: list[dict], faded: bool = False) -> str:
     """Return what passed from lane to lane, as arrows with their names."""
     lines, heads, names, together = "", "", "", defaultdict(list)
     for event in events:
@@ -68,13 +67,13 @@ def links(lanes: Lanes, events: list[dict], faded: bool = False) -> str:
         arrows.sort(key=lambda event: max(event["lane"], event["to"]))
         for i, event in enumerate(arrows):
             part = ASIDE + (1 - ASIDE) * i / len(arrows) if len(arrows) > 1 else 0.5
-            x = lanes.x(begin + part * (end - begin))
+            x = layout.x(begin + part * (end - begin))
             down = 1 if event["to"] > event["lane"] else -1
-            y0 = lanes.y(event["lane"]) + (54 if down > 0 else 52)
-            y1 = lanes.y(event["to"]) + (54 if down > 0 else 56)
+            y0 = layout.y(event["lane"]) + (54 if down > 0 else 52)
+            y1 = layout.y(event["to"]) + (54 if down > 0 else 56)
             lines += f"M{n(x)} {n(y0)}V{n(y1 - 4 * down)}"
             heads += f"M{n(x)} {n(y1)}l-4 {-8 * down}h8z"
-            y = max(lanes.y(event["lane"]), lanes.y(event["to"])) + 48
+            y = max(layout.y(event["lane"]), layout.y(event["to"])) + 48
             names += f'<text x="{n(x - 6)}" y="{n(y)}">{event["what"]}</text>'
     dim = ' opacity=".45"' if faded else ""
     halo = ' stroke="#fff" stroke-width="3" paint-order="stroke"'
@@ -90,81 +89,75 @@ def states(events: list[dict]) -> int:
     return 1 + max(event.get("step", 0) for event in events)
 
 
-def caption(lanes: Lanes, events: list[dict], step: int) -> tuple[str, str]:
+def caption(layout: Layout, events: list[dict], step: int) -> tuple[str, str]:
     """Return the corner and the sentence for one step, or for the whole."""
-    names = list(lanes.phases)
+    names = list(layout.phases)
     if not names:
-        return lanes.title, lanes.source
-    return f"step {step} of {len(names) - 1} · {names[step]}", lanes.phases[names[step]]
+        return layout.title, layout.source
+    return f"step {step} of {len(names) - 1} · {names[step]}", layout.phases[
+        names[step]
+    ]
 
 
 def describe(events: list[dict], step: int) -> str:
     """Return what was done until the end of a step, in words."""
-    lanes = Lanes(events)
-    corner, sentence = caption(lanes, events, step)
+    layout = Layout(events)
+    corner, sentence = caption(layout, events, step)
     told = defaultdict(list)
     for event in sorted(events, key=lambda event: event["lane"]):
         if event.get("step", 0) == step and event["what"]:
-            to = f" to {lanes.names[event['to']]}" if "to" in event else ""
+            to = f" to {layout.names[event['to']]}" if "to" in event else ""
             if event["kind"] == "mark":
-                to = f" done at {event['begin']:.1f} {lanes.unit}"
-            elif lanes.unit:
-                to += f" from {event['begin']:.1f} to {event['end']:.1f} {lanes.unit}"
-            told[lanes.names[event["lane"]]].append(event["what"] + to)
+                to = f" done at {event['begin']:.1f} {layout.unit}"
+            elif layout.unit:
+                to += f" from {event['begin']:.1f} to {event['end']:.1f} {layout.unit}"
+            told[layout.names[event["lane"]]].append(event["what"] + to)
     each = "; ".join(f"{name}: {', '.join(what)}" for name, what in told.items())
     said = [f"{part.removesuffix('.')}." for part in (corner, sentence) if part]
     return " ".join([*said, each])
 
 
-def words(lanes: Lanes, corner: str, sentence: str) -> str:
-    """Return the corner and the sentence in their places."""
-    middle = ' text-anchor="middle"'
-    return text(12, 28, corner, 17, BOLD) + text(
-        lanes.width / 2, lanes.height - 14, sentence, 14, middle
-    )
-
-
 def frame(events: list[dict], step: int = 0) -> str:
     """Return a still: one step stands out from those before it."""
-    lanes = Lanes(events)
+    layout = Layout(events)
     old = [event for event in events if event.get("step", 0) < step]
     new = [event for event in events if event.get("step", 0) == step]
-    body = scenery(lanes) + bars(lanes, old, True) + links(lanes, old, True)
-    body += bars(lanes, new) + links(lanes, new)
-    body += words(lanes, *caption(lanes, events, step))
-    return svg(lanes.width, lanes.height, describe(events, step), body)
+    body = scenery(layout) + bars(layout, old, True) + links(layout, old, True)
+    body += bars(layout, new) + links(layout, new)
+    body += words(layout, *caption(layout, events, step))
+    return svg(layout.width, layout.height, describe(events, step), body)
 
 
 def strip(events: list[dict]) -> str:
     """Return the whole on one sheet."""
-    lanes = Lanes(events)
-    body = scenery(lanes) + bars(lanes, events) + links(lanes, events)
-    body += words(lanes, lanes.title, lanes.source)
-    return svg(lanes.width, lanes.height, lanes.title, body)
+    layout = Layout(events)
+    body = scenery(layout) + bars(layout, events) + links(layout, events)
+    body += words(layout, layout.title, layout.source)
+    return svg(layout.width, layout.height, layout.title, body)
 
 
 def animate(events: list[dict]) -> str:
     """Return the whole, uncovered from left to right."""
-    lanes = Lanes(events)
+    layout = Layout(events)
     clock = Clock(PASS + 3)
     gone = f"transform:translate({WIDTH + 30}px)"
     key = f"0%{{transform:none}}{clock.percent(PASS)},to{{{gone}}}"
     clock.add("cover", key, "linear", f"{gone};")
-    tall = len(lanes.names) * LANE
+    tall = len(layout.names) * LANE
     veil = f'<path fill="#fff" opacity=".88" d="{box(LEFT, TOP, WIDTH + 24, tall)}"/>'
     line = f'<path stroke="{INK}" stroke-width="2" d="M{LEFT} {TOP}v{tall}"/>'
-    said = "" if lanes.phases else words(lanes, lanes.title, lanes.source)
+    said = "" if layout.phases else words(layout, layout.title, layout.source)
     begins = [
         min(e["begin"] for e in events if e.get("step", 0) == step)
-        for step in range(len(lanes.phases))
+        for step in range(len(layout.phases))
     ]
     for step, (begin, end) in enumerate(zip(begins, [*begins[1:], None])):
         first, last = (
-            clock.total if time is None else PASS * (time - lanes.begin) / lanes.span
+            clock.total if time is None else PASS * (time - layout.begin) / layout.span
             for time in (begin, end)
         )
         seen = clock.during(first, last)
-        said += f"<g{seen}>{words(lanes, *caption(lanes, events, step))}</g>"
-    body = scenery(lanes) + bars(lanes, events) + links(lanes, events)
+        said += f"<g{seen}>{words(layout, *caption(layout, events, step))}</g>"
+    body = scenery(layout) + bars(layout, events) + links(layout, events)
     body += f'<g class="cover">{veil}{line}</g>{said}'
-    return svg(lanes.width, lanes.height, lanes.title, clock.style() + body)
+    return svg(layout.width, layout.height, layout.title, clock.style() + body)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import psutil
 
+from ..recording import read
+from .client import environment, server
 from .failure import Interrupted, NoScript, Refused, explain, keep_log
-from .recording import read
 from .script import file_of, script_of
-from .server import environment, server
 
 DAY = 86400
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(repr=False)

@@ -7,6 +7,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from .player import Picture
+from .svg import SHADES
 
 STYLE = {
     "svg.hashsalt": "ringside",
@@ -17,7 +18,6 @@ STYLE = {
     "axes.titlelocation": "left",
     "axes.titlesize": 12,
 }
-SHADES = "#0072B2 #9db8cc".split()  # dark and light, so that grey print tells them too
 
 
 def bars(groups: dict[str, dict[str, float]], title: str, unit: str) -> Picture:

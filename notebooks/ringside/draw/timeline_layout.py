@@ -2,11 +2,9 @@
 
 from collections import defaultdict
 
-from .ring import HUES
-from .svg import GREY, INK, PAPER, box, n, text
+from .svg import BOLD, GREY, HUES, INK, PAPER, box, n, text
 
 LEFT, WIDTH, LANE, TOP = 104, 720, 62, 46
-BOLD = ' font-weight="600"'
 HATCH = (
     '<pattern id="h{0}" width="6" height="6" patternUnits="userSpaceOnUse" '
     'patternTransform="rotate(45)"><rect width="6" height="6" fill="{1}" '
@@ -15,8 +13,10 @@ HATCH = (
 LEGEND = {"work": "works", "message": "sends or receives", "wait": "waits"}
 
 
-class Lanes:
+class Layout:
     """Where everything stands, for a recording."""
+
+    margins = 12, 14
 
     def __init__(self, events: list[dict]):
         header = getattr(events, "header", {})
@@ -49,19 +49,19 @@ def length(events: list[dict]) -> float:
     return max(ends) - min(event["begin"] for event in events)
 
 
-def scenery(lanes: Lanes) -> str:
+def scenery(layout: Layout) -> str:
     """Return what never changes: lanes, their names, the axis."""
     parts = ["<defs>"]
-    parts += [HATCH.format(hue, HUES[hue]) for hue in sorted(set(lanes.hues))]
-    parts += [HATCH.format("g", GREY), "</defs>", legend(lanes)]
-    for i, name in enumerate(lanes.names):
+    parts += [HATCH.format(hue, HUES[hue]) for hue in sorted(set(layout.hues))]
+    parts += [HATCH.format("g", GREY), "</defs>", legend(layout)]
+    for i, name in enumerate(layout.names):
         parts.append(
-            f'<path fill="{PAPER}" d="{box(LEFT, lanes.y(i) + 2, WIDTH, LANE - 4)}"/>'
-            + text(12, lanes.y(i) + 24, name.partition(", ")[0], 13, BOLD)
-            + text(12, lanes.y(i) + 44, name.partition(", ")[2], 13)
+            f'<path fill="{PAPER}" d="{box(LEFT, layout.y(i) + 2, WIDTH, LANE - 4)}"/>'
+            + text(12, layout.y(i) + 24, name.partition(", ")[0], 13, BOLD)
+            + text(12, layout.y(i) + 44, name.partition(", ")[2], 13)
         )
-    if lanes.unit:
-        parts.append(axis(lanes))
+    if layout.unit:
+        parts.append(axis(layout))
     return "".join(parts)
 
 
@@ -75,34 +75,34 @@ def paint(kind: str, name: object, hue: str) -> str:
     }[kind]
 
 
-def legend(lanes: Lanes) -> str:
+def legend(layout: Layout) -> str:
     """Return what the kinds of bars mean, at the top on the right."""
-    parts, x = "", lanes.width - 14
-    for kind in reversed(lanes.kinds):
+    parts, x = "", layout.width - 14
+    for kind in reversed(layout.kinds):
         x -= 6 * len(LEGEND[kind]) + 36
         parts += f'<path {paint(kind, "g", GREY)} d="{box(x, 14, 18, 14)}"/>'
         parts += text(x + 24, 25, LEGEND[kind], 12)
     return parts
 
 
-def axis(lanes: Lanes) -> str:
+def axis(layout: Layout) -> str:
     """Return a ruler with five or so numbers on it."""
-    base, marks, numbers = TOP + len(lanes.names) * LANE + 6, "", ""
-    each = 10 ** (len(f"{int(lanes.span)}") - 1)
-    while lanes.span / each > 8:
+    base, marks, numbers = TOP + len(layout.names) * LANE + 6, "", ""
+    each = 10 ** (len(f"{int(layout.span)}") - 1)
+    while layout.span / each > 8:
         each *= 2 if f"{each}"[0] in "15" else 2.5
-    while lanes.span / each < 3:
+    while layout.span / each < 3:
         each /= 2
     tick = 0.0
-    while tick <= lanes.span:
-        x = lanes.x(lanes.begin + tick)
+    while tick <= layout.span:
+        x = layout.x(layout.begin + tick)
         marks += f"M{n(x)} {base}v5"
         numbers += f'<text x="{n(x)}" y="{base + 18}">{tick:g}</text>'
         tick += each
     return (
         f'<path d="M{LEFT} {base}h{WIDTH}{marks}" stroke="{GREY}" fill="none"/>'
         f'<g font-size="11" text-anchor="middle">{numbers}</g>'
-        + text(LEFT - 40, base + 18, lanes.unit, 11)
+        + text(LEFT - 40, base + 18, layout.unit, 11)
     )
 
 

@@ -2,19 +2,16 @@
 
 from collections import defaultdict
 
-from .board import BAND, CELL, LINE, Board, wide
-from .ring import HUES
-from .svg import GREY, INK, PAPER, box, n, text
-
-BOLD = ' font-weight="600"'
+from .flow_layout import BAND, CELL, LINE, Layout, wide
+from .svg import BOLD, GREY, HUES, INK, PAPER, box, empty, n, text
 
 
 def cells(
-    board: Board, x: float, y: float, w: float, held: list, framed=True, per=99
+    layout: Layout, x: float, y: float, w: float, held: list, framed=True, per=99
 ) -> str:
     """Return numbers in rows, each over the stripes of the ranks in it."""
     frames, numbers, bands, tints = "", "", defaultdict(str), defaultdict(str)
-    slot = (w - 3) / board.size
+    slot = (w - 3) / layout.size
     for i, (value, *whose) in enumerate(held):
         left, top = x + i % per * w, y + i // per * LINE
         frames += box(left, top, w - 3, CELL)
@@ -25,7 +22,7 @@ def cells(
             hue = HUES[rank % len(HUES)]
             bands[hue] += box(left + rank * slot, top + CELL, slot, BAND)
     return (
-        f'<path fill="#fff" stroke="#c3cad4" d="{frames}"/>' * framed
+        empty(frames) * framed
         + "".join(
             f'<path fill="{hue}" opacity=".25" d="{d}"/>' for hue, d in tints.items()
         )
@@ -34,38 +31,38 @@ def cells(
     )
 
 
-def scenery(board: Board) -> str:
+def scenery(layout: Layout) -> str:
     """Return what never changes: cards and their names."""
     parts = []
-    for rank in board.ranks:
-        (x, y), (w, h) = board.places[rank], board.room(rank)
+    for rank in layout.ranks:
+        (x, y), (w, h) = layout.places[rank], layout.room(rank)
         hue = HUES[rank % len(HUES)] if rank >= 0 else GREY
         parts.append(
             f'<rect x="{n(x - w / 2)}" y="{n(y - h / 2)}" width="{n(w)}" '
             f'height="{n(h)}" rx="9" fill="{PAPER}" stroke="{hue}" stroke-width="2"/>'
-            + text(x - w / 2 + 10, y - h / 2 + 19, board.title(rank), 14, BOLD)
+            + text(x - w / 2 + 10, y - h / 2 + 19, layout.title(rank), 14, BOLD)
         )
     return "".join(parts)
 
 
-def row(board: Board, rank: int, name: str, held: list[list]) -> str:
+def row(layout: Layout, rank: int, name: str, held: list[list]) -> str:
     """Return one line of a card: a name and its numbers."""
-    x, y = board.spot(rank, name)
-    left = board.places[rank][0] - board.room(rank)[0] / 2 + 10
+    x, y = layout.spot(rank, name)
+    left = layout.places[rank][0] - layout.room(rank)[0] / 2 + 10
     return text(left, y + 15, name, 12, f' fill="{GREY}"') + cells(
-        board, x, y, board.cards[rank][name], held, per=board.per(rank, name)
+        layout, x, y, layout.cards[rank][name], held, per=layout.per(rank, name)
     )
 
 
 def parcel(
-    board: Board, x: float, y: float, held: list[list], framed: bool = False
+    layout: Layout, x: float, y: float, held: list[list], framed: bool = False
 ) -> str:
     """Return numbers in a frame, and each in one of its own or not."""
     w = max(map(wide, held))
     width = w * len(held)
     frame = box(x - width / 2 - 2, y - 18, width + 3, CELL + BAND + 6)
     shape = f'<path fill="#fff" stroke="{INK}" stroke-width="1.5" d="{frame}"/>'
-    return shape + cells(board, x - width / 2, y - 15, w, held, framed)
+    return shape + cells(layout, x - width / 2, y - 15, w, held, framed)
 
 
 def dot(rank: int) -> str:

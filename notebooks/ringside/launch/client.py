@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LONGEST = 58  # bytes of a folder that a socket's path can lie in
-GRACE = 8.0  # seconds that a supervisor has to end its ranks
+ENDING = 8.0  # seconds that a supervisor has to end its ranks, and itself
 MISLEADING = re.compile(  # what another launcher, network or kernel left behind
     "(PET|TORCHELASTIC|SLURM|PMI|PMIX|OMPI|GROUP|ROLE|MASTER|GLOO)_.*"
     "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MPLBACKEND"
@@ -31,7 +31,7 @@ class Server:
     """A supervisor process; it ends when this process does."""
 
     def __init__(self):
-        paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         base = tempfile.gettempdir()
         if len(os.fsencode(base)) > LONGEST:
             base = "/tmp"
@@ -44,7 +44,7 @@ class Server:
                 self.process = subprocess.Popen(
                     [
                         *(sys.executable, "-P", "-c"),
-                        "from ringside.supervisor import main; main()",
+                        "from ringside.launch.supervisor import main; main()",
                         self.folder,
                     ],
                     stdin=subprocess.PIPE,
@@ -86,7 +86,7 @@ class Server:
 
     def ask(self, order: dict, timeout: float) -> Iterator[dict]:
         """Give each event of a run; stop the run if the caller goes away."""
-        last = time.monotonic() + timeout + 2 * GRACE
+        last = time.monotonic() + timeout + 2 * ENDING
         ended = False
         try:
             self._send(order)
@@ -105,7 +105,7 @@ class Server:
 
     def _stop(self) -> None:
         """End the run under way; end the supervisor too if that takes too long."""
-        last = time.monotonic() + GRACE
+        last = time.monotonic() + ENDING
         try:
             self._send({"stop": True})
             while "stopped" not in self._answer(last - time.monotonic()):
@@ -116,7 +116,7 @@ class Server:
             self.close(0)
             raise
 
-    def close(self, grace: float = GRACE) -> None:
+    def close(self, grace: float = ENDING) -> None:
         """End the supervisor, and with it every rank."""
         if os.getpid() != self.pid:
             return

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 GRACE = 5.0  # seconds between a polite end and SIGKILL
-PATIENCE = 25  # looks of ours that a launcher which itself stood still has to go on
+LOOKS = 25  # looks of ours that a launcher which itself stood still has to go on
 
 
 class Watch(threading.Thread):
@@ -37,7 +37,7 @@ class Watch(threading.Thread):
             self.pass_on()
             silent = time.monotonic() - min(self.last_words, self.last_time())
             late = late + 1 if silent > GRACE else 0
-            if late > PATIENCE:
+            if late > LOOKS:
                 self.swept += (process.pid for process in sweep(self.keep))
         self.pass_on(last=True)
 

@@ -12,8 +12,10 @@ ROW = 5  # numbers of one name that stand side by side on a rank's card
 CROWD = 24  # messages at once, beyond which no number on its way could be read
 
 
-class Board:
+class Layout:
     """Where everything stands, for a recording."""
+
+    margins = 16, 16
 
     def __init__(self, events: list[dict]):
         self.events = events

@@ -1,0 +1,16 @@
+"""Makes a picture of a recording. A recording passes through, in this order:
+
+player.py       Player, film, still, animate: asks for frames, makes a page of them
+retell.py       where only bare facts were recorded, tells them as events that are drawn
+ring.py         ranks in a ring that pass chunks on; ring_motion.py moves them
+flow.py         ranks that hold numbers and send them; cards.py draws one rank's
+grid.py         who reads which sample in which epoch
+stream.py       which worker of which rank reads what of a stream
+timeline.py     who did what when; race.py makes one of measured steps
+chart.py        bars of measurements
+clock.py        when each part of a moving picture is seen
+svg.py          the palette, and shapes as text
+
+Each that draws has states, describe, frame, strip and animate; a Layout finds places,
+in the same file or in one that ends in _layout.
+"""

@@ -1,0 +1,66 @@
+"""The colours and the few shapes that pictures are made of, as short strings of SVG."""
+
+INK, GREY, PAPER = "#1c2430", "#5b6675", "#f4f6f9"
+HUES = "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #F0E442 #8C6BB1 #999999".split()
+SHADES = "#0072B2 #9db8cc".split()  # dark and light, so that grey print tells them too
+EDGE, NEW, WRONG, PALE = "#c3cad4", "#dce2ea", "#c1121f", "#fbe4e4"
+BOLD, MIDDLE = ' font-weight="600"', ' text-anchor="middle"'
+HALO = ' stroke="#fff" stroke-width="4" paint-order="stroke"'
+
+
+def n(value: float) -> str:
+    """Return a coordinate, short."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def box(x, y, w, h) -> str:
+    """Return a rectangle as a path, which many can share."""
+    return f"M{n(x)} {n(y)}h{n(w)}v{n(h)}h{n(-w)}z"
+
+
+def text(x, y, words, size, more="") -> str:
+    return f'<text x="{n(x)}" y="{n(y)}" font-size="{size}"{more}>{words}</text>'
+
+
+def empty(boxes: str) -> str:
+    """Return boxes, as one path, with nothing in them yet."""
+    return f'<path fill="#fff" stroke="{EDGE}" d="{boxes}"/>'
+
+
+def words(layout, corner: str, sentence: str, more="") -> str:
+    """Return the corner and the sentence in their places."""
+    left, foot = layout.margins
+    return text(left, 28, corner, 17, BOLD + more) + text(
+        layout.width / 2, layout.height - foot, sentence, 14, MIDDLE + more
+    )
+
+
+def svg(width: float, height: float, title: str, body: str) -> str:
+    """Return a whole picture with its title."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {n(width)} {n(height)}" '
+        f'width="{n(width)}" height="{n(height)}" fill="{INK}" '
+        'font-family="Inter,Helvetica,Arial,sans-serif" role="img">'
+        f"<title>{title}</title>"
+        f'<rect width="100%" height="100%" fill="#fff"/>{body}</svg>\n'
+    )
+
+
+class Stock:
+    """Keeps what is drawn often in a long picture, so that it is written once."""
+
+    def __init__(self, long: bool):
+        self.long, self.names = long, {}
+
+    def put(self, body: str, more: str, x: float = 0, y: float = 0) -> str:
+        """Return a drawing, or a line that points at the one that is kept."""
+        if not self.long:
+            return f"<g{more}>{body}</g>"
+        name = self.names.setdefault(body, f"s{len(self.names)}")
+        place = f' x="{n(x)}" y="{n(y)}"' if x or y else ""
+        return f'<use href="#{name}"{place}{more}/>'
+
+    def defs(self) -> str:
+        """Return all that is kept."""
+        kept = (f'<g id="{name}">{body}</g>' for body, name in self.names.items())
+        return f"<defs>{''.join(kept)}</defs>" if self.names else ""
