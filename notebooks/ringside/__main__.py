@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 import nbformat
 from nbclient import NotebookClient
 
-from .launch import ROOT, torchrun
-from .player import animate
-from .recording import read
+from .draw.player import animate
+from .launch import torchrun
+from .recording import ROOT, read
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python"}
 METADATA = {"kernelspec": KERNEL | {"name": "python3"}}

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import psutil
 
-from ..recording import read
+from ..recording import ROOT, read
 from .client import environment, server
 from .failure import Interrupted, NoScript, Refused, explain, keep_log
 from .script import file_of, script_of
 
 DAY = 86400
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(repr=False)
