@@ -33,19 +33,21 @@ import sys
 import tempfile
 import textwrap
 import time
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NEEDS = ROOT / "requirements.txt"
 EXACT = ROOT / "tests" / "constraints.txt"
-TOOLS = ("pytest", "ruff", "playwright")  # what `test` needs beside requirements.txt
+TOOLS = ("pytest", "pytest-xdist", "ruff", "playwright")  # for `test` alone
 OLDEST = (3, 11)
 PYTHON = "{}.{}".format(*sys.version_info)
 GB = 1e9
 CELL = r"^notebooks/(\d\d\w*)\.ipynb::"  # a test that nbval makes of a lesson's cell
 LAUNCH = r"^tests/test_scripts\.py::test_(?:every_script_ends_with_ok|"
 LAUNCH += r"the_command_that_is_shown_works)\[(\d\d[a-z]*_\w+)"
+LESSON = r"(?:/(?:test_)?|\[)(\d\d[a-z]?)(?=[_.])"  # whose minutes a test takes
 
 
 class CourseError(Exception):
@@ -359,19 +361,29 @@ def test(extra):
     os.chdir(ROOT)
     sys.path[0] = str(ROOT)  # as with python -m pytest
     start, count = time.monotonic(), Count()
-    code = int(pytest.main(extra, plugins=[count]))
+    code = int(pytest.main([*lanes(extra), *extra], plugins=[count]))
     minutes, seconds = divmod(round(time.monotonic() - start), 60)
     say(f"Ran and passed: {count}; it took {minutes} min {seconds} s")
+    count.say_minutes()
     return code
 
 
+def lanes(extra):
+    """Two lanes of test files, side by side, where there are two cores for them."""
+    alone = any(re.match("-n|--dist|--pdb|-s$|--capture=no|-p$", w) for w in extra)
+    if alone or (os.cpu_count() or 1) < 2:
+        return []
+    return ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+
+
 class Count:
-    """A pytest plugin that counts what ran and passed."""
+    """A pytest plugin that counts what ran and passed, and for how long."""
 
     def __init__(self):
-        self.passed, self.failed = set(), set()
+        self.passed, self.failed, self.seconds = set(), set(), Counter()
 
     def pytest_runtest_logreport(self, report):
+        self.seconds[report.nodeid] += report.duration
         if report.failed or (report.passed and report.when == "call"):
             (self.failed if report.failed else self.passed).add(report.nodeid)
 
@@ -380,6 +392,17 @@ class Count:
         both = ("\n".join(tests) for tests in (self.passed, self.failed))
         green, red = (set(re.findall(pattern, text, re.M)) for text in both)
         return green - red
+
+    def say_minutes(self):
+        """Say how long each lesson's tests took, and which took longest."""
+        taken = Counter()
+        for test, seconds in self.seconds.items():
+            lesson = re.search(LESSON, test)
+            taken[lesson[1] if lesson else "the rest"] += seconds / 60
+        told = ", ".join(f"{name} {spent:.1f}" for name, spent in sorted(taken.items()))
+        say(textwrap.fill(f"Minutes of each lesson: {told}", 88))
+        for test, seconds in self.seconds.most_common(10):
+            say(f"{seconds:6.1f} s  {test}")
 
     def __str__(self):
         lessons, scripts = self.whole(CELL), self.whole(LAUNCH)

@@ -37,8 +37,7 @@ DONE = f"""() => document.querySelector('{ERROR}') || [...document.querySelector
 
 @pytest.fixture(scope="module")
 def launch(request):
-    """What starts a browser; or a skip that pytest's summary shows in any case."""
-    request.config.pluginmanager.get_plugin("terminalreporter").reportchars += "s"
+    """What starts a browser; or a skip, which pytest's summary shows."""
     api = pytest.importorskip("playwright.sync_api", reason=LOUD)
     names = ("chromium", "chromium-browser", "google-chrome")
     found = [os.environ.get("RINGSIDE_BROWSER"), *map(shutil.which, names)]

@@ -187,7 +187,7 @@ def test_what_tests_need_is_added_to_the_same_environment(course, monkeypatch):
     start(course, "lab")
     assert course.steps == []
     start(course, "test")
-    assert course.steps[-2].endswith("pytest ruff playwright")
+    assert course.steps[-2].endswith("pytest pytest-xdist ruff playwright")
     assert not any("venv" in step.split() for step in course.steps)
 
 
@@ -535,12 +535,33 @@ def test_test_passes_its_words_on_and_counts_what_ran(course, tmp_path):
     words = ["test", "--here", "-q", "-k", "ok or Cell or help"]
     line = [sys.executable, str(course.ROOT / "scripts/course.py"), *words]
     done = subprocess.run(line, capture_output=True, text=True, cwd="/", env=env)
-    last = done.stdout.splitlines()[-1]
-    assert last.startswith(
-        "Ran and passed: lessons 1, scripts 1, cells 5; it took 0 min"
-    )
+    passed, minutes, *slowest = done.stdout.partition("Ran and ")[2].splitlines()
+    assert passed.startswith("passed: lessons 1, scripts 1, cells 5; it took 0 min")
+    lessons = ("04", "05", "06", "07", "the rest")
+    told = ", ".join(f"{name} 0.0" for name in lessons)
+    assert minutes == f"Minutes of each lesson: {told}"
+    assert len(slowest) == 10
+    assert all(re.fullmatch(r" +0\.\d s  (notebooks|tests)/.+", s) for s in slowest)
     assert done.returncode == 1
     assert "2 failed, 12 passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "cores", "expected"),
+    [
+        (["-k", "08"], 8, 2),
+        ([], 1, 0),
+        (["-n0"], 8, 0),
+        (["-n", "4"], 8, 0),
+        (["--pdb"], 8, 0),
+        (["-x", "-s"], 8, 0),
+    ],
+)
+def test_two_lanes_where_there_are_two_cores(
+    course, monkeypatch, words, cores, expected
+):
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert course.lanes(words)[1:2] == [f"{expected}"] * bool(expected)
 
 
 def test_the_tests_that_count_as_launches_are_there(course):

@@ -839,6 +839,23 @@ def test_memory_that_a_container_can_reclaim_is_free(tmp_path):
     assert launch.free_megabytes(tmp_path) == 32
 
 
+SENDER = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+million = torch.zeros(10**6, dtype=torch.uint8)
+dist.send(million, 1) if dist.get_rank() == 0 else dist.recv(million, 0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts it")
+def test_what_a_rank_sends_is_counted_as_written_by_it(place, warm):
+    run = torchrun(place.script(SENDER), ranks=2, quiet=True, warm=warm)
+    assert 10**6 < run.written[0] < 1.1 * 10**6
+    assert run.written[1] < 10**5
+
+
 PARENT = """
 import multiprocessing, os, signal, subprocess, sys, time
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ Each of the three folders begins with a map. `python -m ringside` makes lessons 
 from . import check
 from .draw.player import Picture, Player, film, still
 from .launch import RankFailed, RankTimeout, Run, script_of, torchrun
-from .mailboxes import Simulated, loopback, simulate
+from .mailboxes import Simulated, simulate
 from .recording import (
     Notes,
     Recording,

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import psutil
 import torch
 
 PATIENCE = 2  # seconds to wait for a message that nobody may ever send
@@ -111,18 +110,3 @@ def at_once(work: Callable, count: int) -> dict[int, Exception]:
             f"rank {rank} does not end: is there an endless loop?"
         )
     return errors
-
-
-def loopback(act: Callable[[], object]) -> int:
-    """Return the bytes that this machine sends to itself as it acts: least of three."""
-
-    def sent() -> int:
-        counts = psutil.net_io_counters(pernic=True).items()
-        return sum(count.bytes_sent for name, count in counts if name in ("lo", "lo0"))
-
-    carried = []
-    for _ in range(3):
-        before = sent()
-        act()
-        carried.append(sent() - before)
-    return min(carried)

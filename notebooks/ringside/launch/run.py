@@ -24,13 +24,14 @@ DAY = 86400
 
 @dataclass(repr=False)
 class Run:
-    """What became of a run: lines and exit codes by rank, and the recording."""
+    """What became of a run: lines, exit codes and bytes written by rank, recording."""
 
     command: str
     lines: dict[int, list[str]]
     exit_codes: dict[int, int] = field(default_factory=dict)
     stderr: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
+    written: dict[int, int] = field(default_factory=dict)
     recording: list[dict] | None = None
 
     def __repr__(self) -> str:
@@ -103,6 +104,7 @@ def torchrun(
         raise Interrupted("stopped: no rank runs any more") from None
     run.seconds = time.monotonic() - begin
     run.exit_codes, run.stderr = end["codes"], end["stderr"]
+    run.written = end["written"]
     if error:
         error.run = run
         error.log = keep_log(path.stem, run)

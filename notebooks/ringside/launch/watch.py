@@ -120,6 +120,7 @@ class Watch(threading.Thread):
             "failed": failed,
             "hung": self.hung,
             "done": list(self.notes("done")),
+            "written": {r: int(n) for r, n in self.notes("done").items() if n},
             "codes": codes,
             "lost": lost,
             "stderr": {r: path.read_text("utf-8", "replace") for r, path in logs},
