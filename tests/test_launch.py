@@ -15,12 +15,13 @@ import sys
 import tempfile
 import time
 import uuid
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
 from jupyter_client.manager import KernelManager
 from ringside.launch import RankFailed, RankTimeout, client, elastic, failure, torchrun
 from ringside.launch import run as launch
@@ -510,7 +511,7 @@ def test_the_launcher_asks_torch_for_nothing_that_2_11_lacks(monkeypatch, tmp_pa
     signals_to_handle duplicate_stdout_filters duplicate_stderr_filters""".split()
     asked = []
 
-    class Launched(Exception):
+    class Launched(BaseException):
         pass
 
     def old(**settings):
@@ -520,8 +521,61 @@ def test_the_launcher_asks_torch_for_nothing_that_2_11_lacks(monkeypatch, tmp_pa
     monkeypatch.setattr(elastic, "LaunchConfig", old)
     order = {"folder": str(tmp_path), "script": "s", "args": [], "ranks": 1}
     with pytest.raises(Launched):
-        elastic.start(order)
+        elastic.start(order, None)
     assert "nproc_per_node" in asked and {*asked} <= {*known}
+
+
+LACKING = """
+import sys
+from torch.distributed.elastic.multiprocessing.api import MultiprocessContext
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+pairs = [(MultiprocessContext, "_is_done"), (MultiprocessContext, "_close")]
+for kind, name in [*pairs, (ProcessFailure, "__post_init__")]:
+    kept = getattr(kind, name)
+    delattr(kind, name)
+    try:
+        import ringside.launch.elastic
+    except ImportError as error:
+        assert f" has no {kind.__name__}.{name}, which cells need" in str(error)
+        setattr(kind, name, kept)
+    else:
+        sys.exit(f"{name} is not asked for")
+"""
+
+
+def test_a_torch_that_lacks_what_the_launcher_replaces_is_named():
+    how = {"env": os.environ | {"PYTHONPATH": str(ROOT / "notebooks")}, "text": True}
+    line = [sys.executable, "-c", LACKING]
+    done = subprocess.run(line, capture_output=True, **how)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_a_supervisor_lacks_is_told_in_a_sentence(tmp_path, monkeypatch):
+    """As it is where another torch has renamed what the launcher replaces."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['torch.distributed.launcher.api'] = None\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(failure.Refused, match="torch.distributed.launcher"):
+        client.Server()
+
+
+def test_the_first_launch_speaks_at_once(monkeypatch, capsys):
+    """Before anything is started the command is there, and then why it takes time."""
+    said = []
+
+    def start():
+        said.append(capsys.readouterr().out)
+        raise RuntimeError
+
+    monkeypatch.setattr(client, "_server", None)
+    monkeypatch.setattr(client, "Server", start)
+    with pytest.raises(RuntimeError):
+        torchrun("04_ring_all_reduce", ranks=2)
+    command, word = said[0].split("\n")
+    assert command.startswith("$ torchrun --standalone --nproc-per-node 2 ")
+    assert word == "torch is loaded, this once ...\r"
+    assert capsys.readouterr().out.isspace()
 
 
 def test_a_thread_that_outlives_the_script_is_told(place):
@@ -639,7 +693,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("args, how", REFUSED)
 def test_a_bad_request_starts_nothing(monkeypatch, args, how):
-    monkeypatch.setattr(launch, "server", lambda: pytest.fail("a start"))
+    monkeypatch.setattr(launch, "server", lambda quiet: pytest.fail("a start"))
     with pytest.raises((ValueError, FileNotFoundError)) as caught:
         torchrun(*args, **how)
     assert len(str(caught.value).split()) > 5
@@ -650,15 +704,15 @@ def test_a_bad_request_starts_nothing(monkeypatch, args, how):
 
 @pytest.mark.parametrize(("gpus", "ranks"), [(1, 4), (8, 8)])
 def test_as_many_ranks_as_will_start_must_fit(monkeypatch, gpus, ranks):
-    started = nullcontext(SimpleNamespace(gpus=gpus))
-    monkeypatch.setattr(launch, "server", lambda: started)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(launch, "server", lambda quiet: pytest.fail("a start"))
     monkeypatch.setattr(launch, "free_megabytes", lambda: 100 * ranks - 1)
     with pytest.raises(ValueError, match=f"^{ranks} ranks .* for {ranks - 1} or fewer"):
         torchrun("04_ring_all_reduce")
 
 
 def test_more_ranks_than_gpus_meet_on_the_cpu(place):
-    count = max(4, 1 + client._server.gpus)
+    count = max(4, 1 + torch.cuda.device_count())
     run = torchrun("04_ring_all_reduce", ranks=count, quiet=True)
     assert run.lines[0][-1].startswith(f"ok: {count} ranks")
     assert run.exit_codes == dict.fromkeys(range(count), 0)
@@ -751,10 +805,10 @@ def test_half_a_line_from_a_supervisor_is_its_end(tmp_path):
     server = object.__new__(client.Server)
     server.folder, server.log = tmp_path / "rs", tmp_path / "log"
     server.answers = queue.SimpleQueue()
-    said = io.BytesIO(b'{"gpus": 0}\n{"rank": 0, "li')
+    said = io.BytesIO(b'{"ready": true}\n{"rank": 0, "li')
     server.process = SimpleNamespace(stdout=said, wait=lambda: 0)
     server._listen()
-    assert [server.answers.get() for _ in "ab"] == [{"gpus": 0}, None]
+    assert [server.answers.get() for _ in "ab"] == [{"ready": True}, None]
 
 
 def test_what_ended_after_its_run_is_gone_after_the_next(place):

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ringside import RankFailed, RankTimeout, check, script_of, torchrun
+from ringside.launch.client import server
 from ringside.launch.failure import Refused
 from ringside.launch.run import Turns
 from torch import nn, ones
@@ -53,6 +54,8 @@ def same_name(rank, world_size):
 
 def test_ranks_run_what_stands_in_a_notebook(capfd):
     """A function comes with the functions, classes, values and imports it needs."""
+    with server():
+        pass  # the first launch of a process has a word more to say
     torchrun(trains, "o'four", ranks=2)
     shown = capfd.readouterr().out.splitlines()
     assert shown == [

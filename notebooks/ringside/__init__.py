@@ -9,16 +9,26 @@ mailboxes.py   runs ranks that are only simulated, as threads of the kernel
 Each of the three folders begins with a map. `python -m ringside` makes lessons again.
 """
 
-from . import check
-from .draw.player import Picture, Player, film, still
-from .launch import RankFailed, RankTimeout, Run, script_of, torchrun
-from .mailboxes import Simulated, simulate
-from .recording import (
-    Notes,
-    Recording,
-    WrongRecording,
-    load,
-    only,
-    values,
-    verify,
-)
+from importlib import import_module
+
+ROOMS = {
+    ".draw.player": "Picture Player film still",
+    ".launch": "RankFailed RankTimeout Run script_of torchrun",
+    ".mailboxes": "Simulated simulate",
+    ".recording": "Notes Recording WrongRecording load only values verify",
+}
+ROOM = {name: room for room, names in ROOMS.items() for name in names.split()}
+__all__ = ["check", *ROOM]  # noqa: PLE0604
+
+
+def __getattr__(name: str):
+    """Import what is asked for: the processes that start ranks need launch/ alone."""
+    if name in ROOM:
+        return getattr(import_module(ROOM[name], __name__), name)
+    if name in __all__:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

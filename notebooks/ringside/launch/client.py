@@ -13,11 +13,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+
+from .failure import Refused
 
 LONGEST = 58  # bytes of a folder that a socket's path can lie in
 ENDING = 8.0  # seconds that a supervisor has to end its ranks, and itself
+PATIENCE = 600.0  # seconds for two imports of torch, from a disk far away
 MISLEADING = re.compile(  # what another launcher, network or kernel left behind
     "(PET|TORCHELASTIC|SLURM|PMI|PMIX|OMPI|GROUP|ROLE|MASTER|GLOO)_.*"
     "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MPLBACKEND"
@@ -55,7 +58,8 @@ class Server:
                 )
             threading.Thread(target=self._listen, daemon=True).start()
             atexit.register(self.close)
-            self.gpus = self._answer(120)["gpus"]
+            if "fault" in (told := self._answer(PATIENCE)):
+                raise Refused(told["fault"])
         except BaseException:
             self.close(0)
             raise
@@ -133,15 +137,26 @@ class Server:
 
 
 @contextmanager
-def server() -> Iterator[Server]:
+def server(quiet: bool = True) -> Iterator[Server]:
     """Give the supervisor of this kernel, one caller at a time; start it if need be."""
     global _server
     with _lock:
         if _server is None or _server.process.poll() is not None:
             if _server:
                 _server.close(0)
-            _server = Server()
+            with nullcontext() if quiet else passing("torch is loaded, this once ..."):
+                _server = Server()
         yield _server
+
+
+@contextmanager
+def passing(word: str) -> Iterator[None]:
+    """Show a word for as long as something takes; then the next line covers it."""
+    print(word, end="\r", flush=True)
+    try:
+        yield
+    finally:
+        print(" " * len(word), end="\r", flush=True)
 
 
 def environment(**more: str) -> dict[str, str]:

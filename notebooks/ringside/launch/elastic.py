@@ -7,12 +7,17 @@ exit code of each is kept.
 import os
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from torch.distributed import TCPStore
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.api import MultiprocessContext
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.multiprocessing.errors import (
+    ChildFailedError,
+    ProcessFailure,
+)
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
@@ -22,7 +27,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from . import in_rank
-from .watch import GRACE
+from .watch import GRACE, Watch
 
 
 class Loopback(RendezvousHandler):
@@ -67,6 +72,21 @@ class Loopback(RendezvousHandler):
         return True
 
 
+def torchs(kind: type, name: str) -> Callable:
+    """Return a function of torch's that we replace, and that must be there."""
+    if name not in vars(kind):
+        raise ImportError(
+            f"torch {torch.__version__} has no {kind.__name__}.{name}, which cells need"
+            " to start ranks: use torch 2.13, or type the command in a terminal"
+        )
+    return getattr(kind, name)
+
+
+torchs(MultiprocessContext, "_is_done")
+close_ranks = torchs(MultiprocessContext, "_close")
+read_note = torchs(ProcessFailure, "__post_init__")
+
+
 def all_ended(ranks: MultiprocessContext) -> bool:
     """Say whether every rank has ended by itself, as ours do; torch's own wait."""
     ended = all(process.exitcode is not None for process in ranks._pc.processes)
@@ -75,21 +95,21 @@ def all_ended(ranks: MultiprocessContext) -> bool:
     return ended
 
 
-def close(ranks: MultiprocessContext, *how, torchs=MultiprocessContext._close, **more):
+def close(ranks: MultiprocessContext, *how, **more):
     """End the ranks as torch does, and keep each rank's exit code; torch keeps one."""
-    torchs(ranks, *how, **more)
+    close_ranks(ranks, *how, **more)
     if ranks._pc:
         codes = [process.exitcode for process in ranks._pc.processes]
         Loopback.watch.exits = dict(enumerate(codes))
 
 
-def forgive(failure: ProcessFailure, read=ProcessFailure.__post_init__) -> None:
+def forgive(failure: ProcessFailure) -> None:
     """Read torch's own note of a failure, unless its rank ended while writing it."""
     try:
-        read(failure)
+        read_note(failure)
     except ValueError:
         Path(failure.error_file).unlink()
-        read(failure)
+        read_note(failure)
 
 
 rendezvous_handler_registry.register("loopback", Loopback)
@@ -98,7 +118,19 @@ MultiprocessContext._close = close
 ProcessFailure.__post_init__ = forgive
 
 
-def start(request: dict) -> None:
+def start(request: dict, watch: Watch) -> tuple[dict[int, int], str | None]:
+    """Run the ranks to their end; return exit codes that are not 0, or what failed."""
+    Loopback.watch = watch
+    try:
+        launch(request)
+    except ChildFailedError as error:
+        return {r: failure.exitcode for r, failure in error.failures.items()}, None
+    except Exception as error:
+        return {}, f"{type(error).__name__}: {error}"
+    return {}, None
+
+
+def launch(request: dict) -> None:
     """Start the ranks with torch's elastic launcher, and wait for them."""
     folder, script, args = request["folder"], request["script"], request["args"]
     config = LaunchConfig(

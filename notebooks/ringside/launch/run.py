@@ -62,24 +62,20 @@ def torchrun(
     path = Path(file_of(script)) if text else find(script)
     words = [] if text else [str(arg) for arg in args]
     refuse(words, ranks, timeout, env)
-    refuse_without_memory(ranks or 2, warm)
     if text and record:
         raise Refused("a script keeps a recording; a notebook's function does not")
+    ranks = ranks or as_many_as_there_are_gpus()
+    refuse_without_memory(ranks, warm)
+    run = Run(command(path, words, ranks, record), {r: [] for r in range(ranks)})
+    if not quiet:
+        print(f"$ {run.command}", flush=True)
 
     def show(rank: int, line: str) -> None:
         if not quiet:
             print(f"rank {rank} | {line}", flush=True)
 
     try:
-        with server() as line:
-            if ranks is None:
-                ranks = line.gpus if line.gpus > 1 else 4
-                refuse_without_memory(ranks, warm)
-            run = Run(
-                command(path, words, ranks, record), {r: [] for r in range(ranks)}
-            )
-            if not quiet:
-                print(f"$ {run.command}", flush=True)
+        with server(quiet) as line:
             begin = time.monotonic()
             with scratch(line.folder) as folder:
                 if text:
@@ -110,6 +106,14 @@ def torchrun(
         error.log = keep_log(path.stem, run)
         raise error
     return run
+
+
+def as_many_as_there_are_gpus() -> int:
+    """Return the number of GPUs if there are several, else 4."""
+    import torch  # here: it takes a second, and most runs say how many ranks they want
+
+    gpus = torch.cuda.device_count()
+    return gpus if gpus > 1 else 4
 
 
 def follow(line, order: dict, run: Run, show) -> dict:

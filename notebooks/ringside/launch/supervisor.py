@@ -24,11 +24,8 @@ import time
 from contextlib import suppress
 
 import psutil
-import torch
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from . import elastic, in_rank
+from . import in_rank
 from .watch import GRACE, Watch, runs, sweep
 
 PRELOAD = ["torch.distributed", "torch.distributed.elastic.multiprocessing.api"]
@@ -94,11 +91,17 @@ class Supervisor:
     def serve(self) -> None:
         """Run requests one after another, until the kernel is gone."""
         threading.Thread(target=self.listen, daemon=True).start()
+        try:  # here, while the fork server imports torch, too
+            from .elastic import start
+        except ImportError as error:
+            self.tell(fault=str(error))
+            return
+        self.start_ranks = start
         first = multiprocessing.get_context("forkserver").Process(target=int)
         first.start()
         first.join()  # now all is imported, and no rank's time is spent on it
         gc.freeze()  # what was imported is never looked through again
-        self.tell(gpus=torch.cuda.device_count())
+        self.tell(ready=True)
         while request := self.requests.get():
             if "stop" in request:
                 self.tell(stopped=True)
@@ -118,11 +121,11 @@ class Supervisor:
         tempfile.tempdir = request["folder"]  # for what torch leaves if it is stopped
         below = psutil.Process().children(recursive=True)
         keep = {child.pid for child in below if runs(child.pid)}
-        elastic.Loopback.watch = watch = Watch(request, keep, self.tell)
+        watch = Watch(request, keep, self.tell)
         watch.start()
         codes, error = {}, None
-        with suppress(SignalException, Stopped):  # nobody waits for what comes of it
-            codes, error = self.attempt(request)
+        with suppress(Stopped):  # nobody waits for what comes of it
+            codes, error = self.attempt(request, watch)
         signal.signal(signal.SIGTERM, ignore)
         self.busy.clear()
         while psutil.wait_procs(sweep(keep), 1)[0]:
@@ -131,22 +134,17 @@ class Supervisor:
         watch.join()
         return {"error": error} | watch.outcome(codes, request["ranks"])
 
-    def attempt(self, request: dict) -> tuple[dict[int, int], str | None]:
+    def attempt(self, request: dict, watch: Watch) -> tuple[dict, str | None]:
         """Return the exit codes of ranks that failed, or why there were no ranks."""
         try:
             signal.signal(signal.SIGTERM, stop)
             self.busy.set()
             if self.unwanted.is_set():
                 raise Stopped
-            elastic.start(request)
-        except ChildFailedError as error:
-            return {r: failure.exitcode for r, failure in error.failures.items()}, None
-        except Exception as error:
-            return {}, f"{type(error).__name__}: {error}"
+            return self.start_ranks(request, watch)
         finally:
             signal.signal(signal.SIGTERM, ignore)
             self.busy.clear()
-        return {}, None
 
 
 def stop(signum, frame):
