@@ -17,9 +17,12 @@ import threading
 import time
 import traceback
 import weakref
+from importlib import import_module
 from multiprocessing import resource_tracker
 from pathlib import Path
 
+PRELOAD = ["torch.distributed", "torch.distributed.elastic.multiprocessing.api"]
+PRELOAD += ["torch._dynamo"]  # or each rank imports it with its first optimizer or DDP
 BORN, BIRTHPLACE = dict(os.environ), os.getpid()
 PEER_LOST = ("closed by peer", "reset by peer", "connectFullMesh", "Broken pipe")
 PEER_LOST += ("Connection refused", "remote process exited", "Timed out waiting")
@@ -120,7 +123,9 @@ def die_with(parent: int) -> None:
 
 
 if parent := os.environ.pop("RINGSIDE_SUPERVISOR", None):  # in the fork server
-    die_with(int(parent))
+    die_with(int(parent))  # first, for what follows takes seconds
+    for module in PRELOAD:
+        import_module(module)
     gc.collect()
     gc.freeze()  # so that a collection in a rank need not go through all of torch
     for ending in weakref.finalize._registry:

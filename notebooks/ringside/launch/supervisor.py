@@ -28,9 +28,6 @@ import psutil
 from . import in_rank
 from .watch import GRACE, Watch, runs, sweep
 
-PRELOAD = ["torch.distributed", "torch.distributed.elastic.multiprocessing.api"]
-PRELOAD += ["torch._dynamo"]  # or each rank imports it with its first optimizer or DDP
-
 
 class Stopped(BaseException):
     """The kernel wants the run to end."""
@@ -49,7 +46,7 @@ class Supervisor:
         if sys.platform == "linux":  # ranks that lose their parent become ours
             ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
         logging.disable()  # nobody reads it, and torch imports much to write it
-        multiprocessing.set_forkserver_preload([*PRELOAD, in_rank.__name__])
+        multiprocessing.set_forkserver_preload([in_rank.__name__])
         self.born = os.environ | {"RINGSIDE_SUPERVISOR": str(os.getpid())}
         self.born["TMPDIR"] = workdir  # torch._dynamo leaves a folder there
         self.start_fork_server()
