@@ -113,7 +113,7 @@ def main():
         ring_all_reduce(tensor, torch.empty_like(tensor), rank, world_size, note)
         torch.testing.assert_close(tensor, expected, rtol=0, atol=0)  # exactly
 
-    rows = save_recording(args.record, events)
+    rows = save_recording(args.record, events, picture="ring")
     if rank == 0:
         print("rank  messages  bytes sent  complete first")
         for r in range(world_size):

@@ -4,6 +4,53 @@ import json
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+KINDS = {  # of picture, as a header names them, and what each of their events has
+    "ring": "step rank phase chunks send recv",
+    "flow": "step rank phase holds",  # and perhaps sends, call, group
+    "grid": "step rank samples",
+    "stream": "step rank phase reads",
+    "timeline": "lane begin end kind what",  # and perhaps step, to
+    "race": "step workload ms pace",
+    "copies": "step rank phase to bytes",  # this and the rest: see draw/retell.py
+    "shares": "rank slopes grad mean w",
+    "spans": "rank method what begin end",
+    "sums": "step rank phase places",  # and perhaps to, given
+    "habits": "step rank phase has",
+    "together": "step rank phase has gets",
+}
+FIELDS = {
+    "step": "which state of the run this is, from 0 on",
+    "rank": "whose event it is; -1 is one process that works alone",
+    "phase": "the part of the run, by the name that the picture shows",
+    "chunks": "the sum in each chunk: chunk c of rank r begins as (c + 1) * 10 ** r",
+    "send": "the chunk that is about to be sent to the right, or null",
+    "recv": "the chunk that is about to come from the left, or null",
+    "holds": "by name, what the rank holds: cells of [number, whose rank, ...]",
+    "sends": "messages of [to, name] or [to, name, cells]",
+    "call": "the call that all ranks make in this step, by name",
+    "group": "which group makes the call, if there are several",
+    "samples": "the numbers of the samples that the rank reads in this epoch",
+    "reads": "for each worker of the rank, the samples that it reads",
+    "lane": "the number of the lane; the header has their names",
+    "begin": "when it begins, in the header's unit",
+    "end": "when it ends",
+    "kind": "of a bar: work, message, wait or mark",
+    "what": "what is done, in a word",
+    "to": "the rank, device or lane that it goes to",
+    "workload": "which model is trained",
+    "ms": "by method, the milliseconds of a step",
+    "pace": "1 in a round that nobody disturbed, more in any other",
+    "bytes": "how many bytes are copied",
+    "slopes": "the slope of each of the rank's samples",
+    "grad": "the mean of the rank's slopes",
+    "mean": "the mean of what all ranks have",
+    "w": "the weight before and after the step",
+    "method": "which way of averaging it belongs to",
+    "places": "for each rank, what it gave to the sum that is held",
+    "given": "the same for the sum that is sent",
+    "has": "what the rank has before the call",
+    "gets": "what it has after the call",
+}
 
 
 class WrongRecording(ValueError):
@@ -19,7 +66,10 @@ class Recording(list):
 
 
 class Notes(Recording):
-    """The recording of simulated ranks, in the form that scripts leave."""
+    """The recording of simulated ranks in a ring, in the form that scripts leave."""
+
+    def __init__(self):
+        super().__init__(picture="ring")
 
     def add(self, rank: int, chunks, phase="done", send=None, recv=None) -> None:
         """Keep what a rank holds, and what it is about to send and to receive."""
@@ -37,10 +87,24 @@ def load(name: str) -> Recording:
 def read(path: Path) -> Recording:
     """Return the events in a file; its first line is the header."""
     with open(path, encoding="utf-8") as lines:
-        header, *events = (json.loads(line) for line in lines)
+        header, *events = [json.loads(line) for line in lines] or [{}]
     if "lesson" not in header:
         raise WrongRecording(f"{path} does not begin with a header")
-    return Recording(events, **header)
+    return whole(Recording(events, **header))
+
+
+def whole(events: Recording) -> Recording:
+    """Return the events if all have what their kind of picture needs."""
+    kind = getattr(events, "header", {}).get("picture")
+    if kind not in KINDS:
+        there = ", ".join(KINDS)
+        raise WrongRecording(f"{kind!r} is no kind of picture: a header names {there}")
+    for number, event in enumerate(events):
+        for name in KINDS[kind].split():
+            if name not in event:
+                lacks = f"event {number} has no {name!r}, as {kind} needs it"
+                raise WrongRecording(f"{lacks}: {FIELDS[name]}")
+    return events
 
 
 def only(events: Recording, *phases: str) -> Recording:
@@ -50,10 +114,16 @@ def only(events: Recording, *phases: str) -> Recording:
         raise ValueError(f"there is no phase {wrong[0]!r}, but {', '.join(known)}")
     called = {e["step"] for e in events if "gets" in e}
     kept = {e["step"] for e in events if e["phase"] in phases}
-    rest = {max(set(range(step)) - called, default=step) for step in kept}
+    rest = {last_rest(step, called) for step in kept}
     number = {step: i for i, step in enumerate(sorted(kept | rest))}
     found = [e | {"step": number[e["step"]]} for e in events if e["step"] in number]
     return Recording(found, **events.header)
+
+
+def last_rest(step: int, called: set[int]) -> int:
+    """Return the last step before this one in which no call is made, or this one."""
+    before = [earlier for earlier in range(step) if earlier not in called]
+    return before[-1] if before else step
 
 
 def table(events: list[dict]) -> list[list[dict]]:

@@ -1,0 +1,80 @@
+"""Tests what a recording may hold: known fields, and neither clock nor host."""
+
+import copy
+import json
+import re
+from pathlib import Path
+
+import pytest
+from ringside import Notes, Recording, WrongRecording
+from ringside.recording import FIELDS, KINDS, read, whole
+
+ROOT = Path(__file__).resolve().parents[1]
+KEPT = {path.stem: path for path in sorted((ROOT / "figures").glob("*.jsonl"))}
+WHERE = ("machine", "torch", "date")  # of a recording of measured times
+
+
+def numbers(value):
+    """Give every number in a value of a recording, however deep it lies."""
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from numbers(inner)
+    elif isinstance(value, int | float):
+        yield value
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_recording_has_no_clock_and_no_host(name):
+    """One of times says what machine they are from, but not which one."""
+    recording = read(KEPT[name])
+    assert recording
+    if recording.header.get("measured"):
+        about = {key: recording.header[key] for key in WHERE}
+        kinds = r"\d+ (CPU cores|GPUs|.{1,20} GPUs?), \w+"
+        assert re.fullmatch(kinds, about["machine"])
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", about["date"])
+        return
+    lines = [json.loads(line) for line in KEPT[name].read_text().splitlines()]
+    assert [n for n in numbers(lines) if n % 0.125 or abs(n) > 10**6] == []
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_every_field_is_in_the_table(name):
+    for event in read(KEPT[name]):
+        assert event.keys() <= FIELDS.keys()
+
+
+def test_the_table_has_what_kinds_of_picture_need():
+    assert set(" ".join(KINDS.values()).split()) <= FIELDS.keys()
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_field_that_lacks_is_named(name):
+    kept = read(KEPT[name])
+    for field in KINDS[kept.header["picture"]].split():
+        events = copy.deepcopy(kept)
+        del events[-1][field]
+        with pytest.raises(WrongRecording) as caught:
+            whole(events)
+        last = f"event {len(events) - 1} has no '{field}', as {kept.header['picture']}"
+        assert str(caught.value) == f"{last} needs it: {FIELDS[field]}"
+
+
+@pytest.mark.parametrize("header", [{}, {"picture": "rings"}])
+def test_an_unknown_kind_of_picture_is_refused(header, tmp_path):
+    path = tmp_path / "08_new.jsonl"
+    path.write_text(json.dumps({"lesson": "08_new", "ranks": 2} | header) + "\n")
+    with pytest.raises(WrongRecording, match="is no kind of picture: .* ring, flow,"):
+        read(path)
+
+
+@pytest.mark.parametrize("text", ["", "{}\n"])
+def test_a_file_without_a_header_is_refused(text, tmp_path):
+    path = tmp_path / "08_new.jsonl"
+    path.write_text(text)
+    with pytest.raises(WrongRecording, match="does not begin with a header"):
+        read(path)
+
+
+def test_notes_of_a_cell_are_a_ring():
+    assert whole(Notes()) == Recording()
