@@ -23,7 +23,6 @@ from pathlib import Path
 
 PRELOAD = ["torch.distributed", "torch.distributed.elastic.multiprocessing.api"]
 PRELOAD += ["torch._dynamo"]  # or each rank imports it with its first optimizer or DDP
-BORN, BIRTHPLACE = dict(os.environ), os.getpid()
 PEER_LOST = ("closed by peer", "reset by peer", "connectFullMesh", "Broken pipe")
 PEER_LOST += ("Connection refused", "remote process exited", "Timed out waiting")
 PEER_LOST += ("NCCL", "DistNetworkError", "DistStoreError")
@@ -130,5 +129,6 @@ if parent := os.environ.pop("RINGSIDE_SUPERVISOR", None):  # in the fork server
     gc.freeze()  # so that a collection in a rank need not go through all of torch
     for ending in weakref.finalize._registry:
         ending.atexit = False  # nor the end of a rank take it apart
+BORN, BIRTHPLACE = dict(os.environ), os.getpid()  # with what torch has put there
 if __name__ == "__main__":
     run(sys.argv[3], sys.argv[4:], sys.argv[2], int(sys.argv[1]))
