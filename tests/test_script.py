@@ -14,6 +14,7 @@ from types import FunctionType, ModuleType
 import pytest
 import torch
 import torch.distributed as dist
+from IPython.core import interactiveshell
 from ringside import RankFailed, RankTimeout, check, script_of, torchrun
 from ringside.launch.client import server
 from ringside.launch.failure import Refused
@@ -245,6 +246,18 @@ def main(rank, world_size):
 
 def with_helper(rank, world_size):
     check.rank_9()
+
+
+def opens(rank, world_size):
+    with open("/dev/null") as nothing:
+        print(nothing.read())
+
+
+def test_a_notebook_s_own_open_stands_for_python_s(monkeypatch):
+    """A kernel puts one of IPython's among the learner's names."""
+    monkeypatch.setitem(opens.__globals__, "open", interactiveshell._modified_open)
+    run = torchrun(opens, ranks=1, quiet=True)
+    assert run.lines == {0: [""]}
 
 
 @pytest.mark.parametrize(

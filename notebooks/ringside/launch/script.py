@@ -1,6 +1,7 @@
 """Makes a script of a function that stands in a notebook, so that ranks can run it."""
 
 import ast
+import builtins
 import inspect
 import linecache
 import symtable
@@ -87,6 +88,8 @@ def collect(thing: Callable, name: str, parts: dict, imports: list[str]) -> None
         value = world[need]
         inner = inspect.unwrap(value) if callable(value) else value
         module = getattr(inner, "__module__", None)
+        if callable(value) and inner is vars(builtins).get(need):
+            continue  # a notebook has an open() of its own around Python's
         if isinstance(value, ModuleType):
             imports.append(importing(value.__name__, None, need))
         elif isinstance(inner, FunctionType | type) and module == thing.__module__:
