@@ -16,7 +16,6 @@ Add --here to use the Python that runs course.py, with the packages it has, inst
 of .venv (JupyterHub, Colab, a cluster's own torch). Then nothing is installed.
 """
 
-import contextlib
 import errno
 import hashlib
 import importlib.util
@@ -34,6 +33,7 @@ import tempfile
 import textwrap
 import time
 from collections import Counter
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -216,7 +216,7 @@ def same_python(python):
         return False
 
 
-@contextlib.contextmanager
+@contextmanager
 def alone_in(folder):
     """Hold a lock, which ends with this process and the installers that it started."""
     import fcntl
@@ -285,7 +285,7 @@ def run(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE):
         out, err = child.communicate()
     except BaseException:
         for number in (signal.SIGINT, signal.SIGKILL):  # pip tidies up, all others end
-            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            with suppress(ProcessLookupError, subprocess.TimeoutExpired):
                 os.killpg(child.pid, number)
                 child.communicate(timeout=5)
         raise
@@ -418,8 +418,8 @@ def doctor(installed):
     from importlib import metadata
 
     lacking = missing() if installed else [name for name, _ in floors()]
-    rows, faults, free, gpus, torch = {}, [], memory(), 0, None
-    disk = shutil.disk_usage(ROOT).free
+    rows, faults, gpus, torch = {}, [], 0, None
+    free, disk = free_megabytes() * 2**20, shutil.disk_usage(ROOT).free
     rows["machine"] = (
         f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
         f"{free / GB:.1f} GB of memory free, {disk / GB:.1f} GB of disk free"
@@ -475,22 +475,28 @@ def plan(gpus):
     return ("nccl", gpus, "a GPU each") if gpus >= 2 else ("gloo", 4, "the CPU")
 
 
-def memory(root=Path("/")):
-    """The bytes left for new processes, on the machine and in each cgroup around."""
+def free_megabytes(root: Path = Path("/")) -> int:
+    """Return the memory left, on this machine and in each cgroup around."""
     try:
         text = (root / "proc/meminfo").read_text()
-        inside = (root / "proc/self/cgroup").read_text().partition("::/")[2].strip()
-    except OSError:  # macOS: all there is
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    left = [1024 * int(re.search(r"MemAvailable:\s+(\d+)", text)[1])]
-    for folder in (Path(inside), *Path(inside).parents):
-        with contextlib.suppress(OSError, ValueError):  # no file, or no limit: "max"
-            group = root / "sys/fs/cgroup" / folder
-            limit = int((group / "memory.max").read_text())
-            used = int((group / "memory.current").read_text())
-            cache = (group / "memory.stat").read_text().partition("inactive_file ")[2]
-            left.append(limit - used + int(cache.split()[0]))
-    return min(left)
+    except OSError:  # macOS
+        text = subprocess.check_output(["vm_stat"], text=True)
+        pages = re.findall(r"Pages (?:free|inactive|speculative): +(\d+)", text)
+        size = int(re.search(r"page size of (\d+)", text)[1])
+        return size * sum(map(int, pages)) // 2**20
+    left = [1024 * int(re.search(r"MemAvailable: +(\d+)", text)[1])]
+    groups = root / "proc/self/cgroup"
+    text = groups.read_text() if groups.exists() else ""
+    for kind, inside in re.findall(r"(?m)^\d+:(memory|):/(.*)", text):
+        names = ("limit_in_bytes", "usage_in_bytes") if kind else ("max", "current")
+        for path in (Path(inside), *Path(inside).parents):
+            group = root / "sys/fs/cgroup" / kind / path
+            with suppress(OSError, ValueError):  # no limit, or no such files
+                most, used = (int((group / f"memory.{n}").read_text()) for n in names)
+                stat = (group / "memory.stat").read_text()
+                cache = re.findall(r"(?m)^(?:total_)?inactive_file (\d+)", stat)
+                left.append(most - used + max(map(int, cache), default=0))
+    return min(left) // 2**20
 
 
 def loopback():

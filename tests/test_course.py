@@ -598,7 +598,7 @@ def test_doctor_says_what_each_fault_needs(course, capsys, monkeypatch):
 
     (course.ROOT / "requirements.txt").write_text("nbval>=999\n")
     monkeypatch.setattr(course, "loopback", no_loopback)
-    monkeypatch.setattr(course, "memory", lambda: 1e9)
+    monkeypatch.setattr(course, "free_megabytes", lambda: 1000)
     assert start(course, "doctor", "--here") == 1
     shown = " ".join(capsys.readouterr().out.split())
     assert "Memory is short: close programs" in shown
@@ -626,19 +626,75 @@ def test_backend_and_ranks(course, gpus, backend, ranks):
     assert course.plan(gpus)[:2] == (backend, ranks)
 
 
-def test_memory_respects_the_limits_of_every_cgroup_around(course, tmp_path):
+MB = 2**20
+NEW = ("sys/fs/cgroup/{}/memory.", "max", "current", "inactive_file")
+OLD = ("sys/fs/cgroup/memory/{}/memory.", "limit_in_bytes", "usage_in_bytes")
+OLD += ("inactive_file 1\ntotal_inactive_file",)
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """What writes files below a folder that stands for the root of a machine."""
+
     def write(name, text):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(f"{text}\n")
 
-    write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n")
-    write("proc/self/cgroup", "0::/job/step\n")
-    assert course.memory(tmp_path) == 8000 * 1024
-    for group, limit in (("job/step", "max"), ("job", "5000")):
-        write(f"sys/fs/cgroup/{group}/memory.max", f"{limit}\n")
-        write(f"sys/fs/cgroup/{group}/memory.current", "3000\n")
-        write(f"sys/fs/cgroup/{group}/memory.stat", "anon 9\ninactive_file 700\nx 1\n")
-    assert course.memory(tmp_path) == 5000 - 3000 + 700
+    write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    8192000 kB")
+    return write
+
+
+@pytest.mark.parametrize(
+    ("groups", "files"),
+    [("0::/job/step", NEW), ("9:pids:/no\n4:memory:/job/step\n0::/", OLD)],
+    ids=["cgroup v2", "cgroup v1"],
+)
+def test_memory_respects_the_limits_of_every_cgroup_around(
+    course, tmp_path, machine, groups, files
+):
+    """What files keep in memory is given back; a group may not tell how much it is."""
+    folder, limit, used, cache = files
+    assert course.free_megabytes(tmp_path) == 8000
+    machine("proc/self/cgroup", groups)
+    assert course.free_megabytes(tmp_path) == 8000
+    for group, most, kept in (
+        ("job/step", "max" if limit == "max" else 2**63 - 4096, 0),
+        ("job", 5000 * MB, 700 * MB),
+        ("", 4000 * MB, None),
+    ):
+        machine(folder.format(group) + limit, most)
+        machine(folder.format(group) + used, 1000 * MB)
+        stat = "anon 9" if kept is None else f"anon 9\n{cache} {kept}\nx 1"
+        machine(folder.format(group) + "stat", stat)
+    assert course.free_megabytes(tmp_path) == 3000
+    machine(folder.format("") + limit, 6000 * MB)
+    assert course.free_megabytes(tmp_path) == 4700
+
+
+def test_memory_on_a_mac(course, tmp_path, monkeypatch):
+    tool = tmp_path / "vm_stat"
+    tool.write_text(
+        "#!/bin/sh\ncat << END\n"
+        "Mach Virtual Memory Statistics: (page size of 16384 bytes)\n"
+        "Pages free:                                6400.\n"
+        "Pages active:                            640000.\n"
+        "Pages inactive:                          128000.\n"
+        "Pages speculative:                          640.\n"
+        "Pages throttled:                              0.\nEND\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert course.free_megabytes(tmp_path) == (6400 + 128000 + 640) // 64
+
+
+def test_course_and_ringside_find_free_memory_in_one_way():
+    """Neither can import the other, so each has the same function."""
+    files = [ROOT / "scripts/course.py", *ROOT.glob("notebooks/ringside/**/*.py")]
+    nodes = [node for path in files for node in ast.parse(path.read_text()).body]
+    name = "free_megabytes"
+    found = [ast.dump(node) for node in nodes if getattr(node, "name", "") == name]
+    assert len(found) == 2
+    assert found[0] == found[1]
 
 
 # ---- The two files of requirements -----------------------------------------------

@@ -4,15 +4,14 @@ import difflib
 import re
 import shlex
 import shutil
+import subprocess
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import psutil
 
 from ..recording import ROOT, read
 from .client import environment, server
@@ -212,19 +211,28 @@ def refuse_without_memory(ranks: int, warm: bool) -> None:
         )
 
 
-def free_megabytes(group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the memory that is left, to the machine or to this container."""
-    free = psutil.virtual_memory().available
-    old = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
-    for limit, used in (("memory.max", "memory.current"), old):
-        try:
-            most, now = (int((group / name).read_text()) for name in (limit, used))
-            stat = (group / used).with_name("memory.stat").read_text()
-            cache = re.search(r"^inactive_file (\d+)$", stat, re.MULTILINE)
-            free = min(free, most - now + int(cache[1]))
-        except (OSError, ValueError, TypeError):  # no limit, or no such files
-            pass
-    return free // 2**20
+def free_megabytes(root: Path = Path("/")) -> int:
+    """Return the memory left, on this machine and in each cgroup around."""
+    try:
+        text = (root / "proc/meminfo").read_text()
+    except OSError:  # macOS
+        text = subprocess.check_output(["vm_stat"], text=True)
+        pages = re.findall(r"Pages (?:free|inactive|speculative): +(\d+)", text)
+        size = int(re.search(r"page size of (\d+)", text)[1])
+        return size * sum(map(int, pages)) // 2**20
+    left = [1024 * int(re.search(r"MemAvailable: +(\d+)", text)[1])]
+    groups = root / "proc/self/cgroup"
+    text = groups.read_text() if groups.exists() else ""
+    for kind, inside in re.findall(r"(?m)^\d+:(memory|):/(.*)", text):
+        names = ("limit_in_bytes", "usage_in_bytes") if kind else ("max", "current")
+        for path in (Path(inside), *Path(inside).parents):
+            group = root / "sys/fs/cgroup" / kind / path
+            with suppress(OSError, ValueError):  # no limit, or no such files
+                most, used = (int((group / f"memory.{n}").read_text()) for n in names)
+                stat = (group / "memory.stat").read_text()
+                cache = re.findall(r"(?m)^(?:total_)?inactive_file (\d+)", stat)
+                left.append(most - used + max(map(int, cache), default=0))
+    return min(left) // 2**20
 
 
 def command(path: Path, words: list[str], ranks: int, record: bool) -> str:
