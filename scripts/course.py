@@ -40,10 +40,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NEEDS = ROOT / "requirements.txt"
 EXACT = ROOT / "tests" / "constraints.txt"
+BUILDS = {"linux": ("x86_64", "aarch64"), "darwin": ("arm64",)}  # of PyTorch
 TOOLS = ("pytest", "pytest-xdist", "ruff", "playwright")  # for `test` alone
 OLDEST = (3, 11)
 PYTHON = "{}.{}".format(*sys.version_info)
 GB = 1e9
+NO_VENV = "Python lacks its venv module: install it (on Debian and Ubuntu: sudo apt "
+NO_VENV += "install python3-venv) and start again, or use --here."
+UNREACHABLE = r"^ *WARNING: Retrying \(Retry\(total=0\b|^ERROR: .*HTTPS?Connection|"
+UNREACHABLE += r"^pip\._vendor\.urllib3\S*: |^error: incomplete-download"  # pip's words
 CELL = r"^notebooks/(\d\d\w*)\.ipynb::"  # a test that nbval makes of a lesson's cell
 LAUNCH = r"^tests/test_scripts\.py::test_(?:every_script_ends_with_ok|"
 LAUNCH += r"the_command_that_is_shown_works)\[(\d\d[a-z]*_\w+)"
@@ -65,7 +70,8 @@ class UnreachableError(CourseError):
 def main(argv):
     """Do what the command line asks; the result is the exit code."""
     words = [word for word in argv if word != "--here"]
-    if not words or "-h" in words or "--help" in words:
+    helped = {"-h", "--help"}.intersection(words)
+    if not words or words[0] in helped:
         print(__doc__.strip())
         return 0
     command, extra, here = words[0], words[1:], "--here" in argv
@@ -84,13 +90,11 @@ def main(argv):
             raise CourseError(
                 f"{command!r} is no command: type lab, test or doctor.", 2
             )
-        if command == "lab" and os.geteuid() == 0 and "--allow-root" not in extra:
-            raise CourseError(
-                "JupyterLab does not run as root: start it as an ordinary user, or "
-                "add --allow-root if nobody else uses this machine."
-            )
         tools = TOOLS if command == "test" else ()
         installed = here or any(complete(venv, tools) for venv in places())
+        if helped and (command == "doctor" or not installed):
+            print(__doc__.strip())
+            return 0
         if not here and (installed or command != "doctor"):
             inside(tools, command, extra)
         if command == "doctor":
@@ -101,6 +105,9 @@ def main(argv):
             raise CourseError(
                 f"this Python lacks {', '.join(lacking)}; to add it: {add}"
             )
+        if helped:  # of the program that the words are passed on to
+            program = "jupyterlab" if command == "lab" else "pytest"
+            os.execv(sys.executable, [sys.executable, "-m", program, *extra])
         return lab(extra) if command == "lab" else test(extra)
     except CourseError as stop:
         reason, code = stop, stop.code
@@ -171,16 +178,14 @@ def complete(venv, tools):
         return False
     site = venv / "lib" / f"python{PYTHON}" / "site-packages"
     python = (venv / "bin" / "python").exists()  # or its target has gone
-    return same and python and not missing(tools, [str(site)])
+    whole = python and not (venv / "unfinished").exists()
+    return same and whole and not missing(tools, [str(site)])
 
 
 def make(venv, python, tools):
     """Make the environment complete, or mend it."""
-    if not all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")):
-        raise CourseError(
-            "this Python lacks its venv module: install it (on Debian and Ubuntu: sudo "
-            "apt install python3-venv) and start again, or use --here."
-        )
+    if lacks_venv():
+        raise CourseError(NO_VENV)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # end pip, then this process
     unfinished = venv / "unfinished"
@@ -188,22 +193,26 @@ def make(venv, python, tools):
         if complete(venv, tools):
             return  # another course.py made it while this one waited
         say(f"Making the environment {venv}")
-        if unfinished.exists() or not same_python(python):
-            clear(venv)
-            unfinished.touch()
+        anew = unfinished.exists() or not same_python(python)
+        if anew:
+            Path(python).unlink(missing_ok=True)  # with no Python, it is not complete
             base = getattr(sys, "_base_executable", sys.executable)
-            run(base, "-m", "venv", "--without-pip", str(venv))
+            run(base, "-m", "venv", "--clear", "--without-pip", str(venv))
+        unfinished.touch()  # whatever stops this run, the next one makes it anew
         try:
             run(python, "-m", "ensurepip", "--default-pip")
             install(python, tools)
             run(python, "-c", "import " + ", ".join(name for name, _ in floors()))
         except UnreachableError:
-            raise
-        except CourseError:
-            unfinished.touch()  # perhaps damaged: the next run makes it anew
+            if not anew:
+                unfinished.unlink()
             raise
         (venv / "ringside").write_text(stamp())
-        unfinished.unlink(missing_ok=True)
+        unfinished.unlink()
+
+
+def lacks_venv():
+    return not all(importlib.util.find_spec(name) for name in ("venv", "ensurepip"))
 
 
 def same_python(python):
@@ -232,15 +241,6 @@ def alone_in(folder):
         yield
     finally:
         os.close(lock)
-
-
-def clear(folder):
-    """Empty a folder; the mark that it is unfinished goes last."""
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == "unfinished"):
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
 
 
 def install(python, tools):
@@ -299,7 +299,7 @@ def why(text):
     machine = f"Python {PYTHON} on {platform.system()} {platform.machine()}"
     if re.search("No space left|Errno 28|ENOSPC", text):
         return CourseError(full_disk())
-    if re.search(r"Retrying \(|Could not fetch|[Cc]onnection|timed out", text):
+    if re.search(UNREACHABLE, text, re.MULTILINE):
         return UnreachableError("pip can't reach its package index: check the network.")
     if re.search("No matching distribution|conflicting dependencies", text):
         return UnreachableError(
@@ -344,14 +344,63 @@ def numbers(version):
 
 
 def lab(extra):
-    """Become JupyterLab at the first lesson, on loopback and with its own token."""
+    """Become JupyterLab at the first lesson, with the settings in .jupyter."""
     lessons = sorted(ROOT.glob("notebooks/[0-9][0-9]*_*.ipynb"))
     first = f"notebooks/{lessons[0].name}" if lessons else "README.md"
     os.chdir(ROOT)
+    settings = [os.environ.get("JUPYTER_CONFIG_PATH"), str(ROOT / ".jupyter")]
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, settings))
     start = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}"]
-    if not any(re.match(r"--(ServerApp\.)?ip\b", word) for word in extra):
-        start.append("--ServerApp.ip=127.0.0.1")  # whatever a file of settings says
-    os.execv(start[0], [*start, f"--LabApp.default_url=/lab/tree/{first}", *extra])
+    start.append(f"--LabApp.default_url=/lab/tree/{first}")
+    if not any(re.match(r"--(ServerApp\.)?(ip|sock)\b", word) for word in extra):
+        start += on_loopback(" ".join(extra))
+    os.execv(start[0], [*start, *extra])
+
+
+def on_loopback(extra):
+    """The options for a JupyterLab on 127.0.0.1; a line is said on what is odd here."""
+    options = ["--ServerApp.ip=127.0.0.1"]  # whatever a file of settings says
+    if os.geteuid() == 0:
+        options.append("--allow-root")
+        say("You are root: JupyterLab listens on 127.0.0.1 only, and wants its token.")
+    for address in others():
+        say(f"This is a second lab; the first is open at {address}")
+    asked = re.search(r"--(?:ServerApp\.)?port[= ](\d+)", extra)
+    port = int(asked[1] if asked else os.environ.get("JUPYTER_PORT", 8888))
+    try:
+        loopback(port)
+    except (OSError, OverflowError):
+        if asked:
+            raise CourseError(f"port {port} is taken: name another, or none.") from None
+        taken, port = port, loopback()
+        say(f"Port {taken} is taken: this lab has port {port}.")
+    if not asked:
+        options.append(f"--ServerApp.port={port}")
+    here = os.environ
+    ssh = here.get("SSH_CONNECTION", "").split()
+    if len(ssh) == 4:
+        say("Type this on your own computer, and open the address below there:")
+        line = f"ssh -N -L {port}:127.0.0.1:{port} -p {ssh[3]}"
+        say(f"    {line} {here.get('USER', 'you')}@{ssh[2]}")
+    elif "WSL_DISTRO_NAME" in here:
+        say("This is WSL2: open the address below in a browser of Windows.")
+    elif sys.platform == "darwin" or {"DISPLAY", "WAYLAND_DISPLAY"} & set(here):
+        return options
+    else:
+        say(f"No browser is here: open the address in one that reaches port {port}.")
+    return [*options, "--no-browser"]
+
+
+def others():
+    """The addresses of JupyterLabs of the same user that show the same course."""
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    for note in Path(jupyter_runtime_dir()).glob("jpserver-*.json"):
+        with suppress(OSError, ValueError, KeyError):  # it has ended, or just begins
+            server = json.loads(note.read_text())
+            os.kill(server["pid"], 0)
+            if server["root_dir"] == str(ROOT):
+                yield f"{server['url']}lab?token={server['token']}"
 
 
 def test(extra):
@@ -414,7 +463,7 @@ class Count:
 
 
 def doctor(installed):
-    """Print what this machine can run; the result is 0 if that is every lesson."""
+    """Print what this machine can run; the result is 0 if it can run every lesson."""
     from importlib import metadata
 
     lacking = missing() if installed else [name for name, _ in floors()]
@@ -427,9 +476,16 @@ def doctor(installed):
     prefix = Path(sys.prefix)
     prefix = prefix.relative_to(ROOT) if ROOT in prefix.parents else prefix
     rows["Python"] = f"{platform.python_version()} in {prefix}"
+    end, room = "Every lesson can run here.", 10 if nvidia() else 2
     if not installed:
         line = shlex.join(["python3", sys.argv[0], "lab"])
-        faults.append(f"The course is not installed yet, or not whole: run {line}")
+        end += f" The course is not installed yet, or not whole: run {line}"
+        if platform.machine() not in BUILDS.get(sys.platform, ()):
+            faults.append("PyTorch has no builds for this machine.")
+        if lacks_venv():
+            faults.append(NO_VENV)
+        if disk < room * GB:
+            faults.append(f"The disk is too full: make room until {room} GB are free.")
     elif lacking:
         line = shlex.join([sys.executable, "-m", "pip", "install", *lacking])
         faults.append(f"Packages are missing: run {line}")
@@ -446,6 +502,8 @@ def doctor(installed):
         rows["GPUs"] = f"{gpus}, {torch.cuda.get_device_name(0)}"
     elif nvidia():
         rows["GPUs"] = "none that torch can use: it has no CUDA, or the driver is old"
+        if not installed:
+            rows["GPUs"] = "NVIDIA's; what torch can use is known when it is installed"
     else:
         rows["GPUs"] = "none, and none is needed"
     backend, ranks, where = plan(gpus)
@@ -465,7 +523,7 @@ def doctor(installed):
         )
     for name, text in rows.items():
         say(textwrap.fill(f"{name:13}{text}", 88, subsequent_indent=" " * 13))
-    for line in faults or ["Every lesson can run here."]:
+    for line in faults or [end]:
         say(textwrap.fill(line, 88, break_long_words=False, break_on_hyphens=False))
     return 1 if faults else 0
 
@@ -499,9 +557,9 @@ def free_megabytes(root: Path = Path("/")) -> int:
     return min(left) // 2**20
 
 
-def loopback():
+def loopback(port=0):
     """A port that is free on 127.0.0.1, tried."""
-    with socket.create_server(("127.0.0.1", 0)) as door:
+    with socket.create_server(("127.0.0.1", port)) as door:
         socket.create_connection(door.getsockname(), timeout=5).close()
         return door.getsockname()[1]
 

@@ -10,9 +10,11 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+import venv
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -46,6 +48,8 @@ def course(tmp_path, monkeypatch):
             if word in module.steps[-1]:
                 raise text if isinstance(text, BaseException) else module.why(text)
         if "venv" in command:
+            if "--clear" in command:
+                venv.EnvBuilder().clear_directory(command[-1])
             pretend(module, Path(command[-1]))
         return json.dumps(
             {"install": [{"metadata": {"name": n}} for n in module.brings]}
@@ -63,6 +67,10 @@ def course(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "environ", os.environ.copy())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("DISPLAY", ":0")
+    for name in ("JUPYTER_CONFIG_PATH", "SSH_CONNECTION", "WSL_DISTRO_NAME"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return module
 
@@ -106,7 +114,7 @@ def only_sentence(capsys):
 # ---- The command line ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["lab", "-h"]])
+@pytest.mark.parametrize("words", [[], ["-h"], ["lab", "-h"], ["test", "--help"]])
 def test_help_names_the_three_commands_and_installs_nothing(course, capsys, words):
     assert start(course, *words) == 0
     shown = capsys.readouterr().out
@@ -147,14 +155,17 @@ def test_native_windows_is_sent_to_wsl2(course, capsys, monkeypatch):
     assert "WSL2" in only_sentence(capsys)
 
 
-def test_root_is_told_what_to_do_before_anything_is_installed(
-    course, capsys, monkeypatch
-):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert start(course, "lab") == 1
-    assert "--allow-root" in only_sentence(capsys)
-    assert course.steps == []
-    assert start(course, "lab", "--allow-root")[-1] == "--allow-root"
+@pytest.mark.parametrize(
+    ("command", "program"), [("lab", "jupyterlab"), ("test", "pytest")]
+)
+def test_help_behind_a_command_is_of_its_program(course, capsys, command, program):
+    (course.ROOT / "requirements.txt").write_text("")
+    start(course, command)
+    assert start(course, command, "--help")[2:] == [command, "--here", "--help"]
+    line = start(course, command, "--here", "--help")
+    assert line == [sys.executable, "-m", program, "--help"]
+    assert start(course, "doctor", "--here", "--help") == 0
+    assert "course.py doctor" in capsys.readouterr().out
 
 
 # ---- The environment -------------------------------------------------------------
@@ -241,6 +252,23 @@ def test_half_made_environment_is_made_anew_by_the_next_run(course, capsys):
     assert not left.exists()
 
 
+@pytest.mark.parametrize("step", ["ensurepip", "-r ", "import torch"])
+def test_an_interrupt_while_it_is_mended_makes_it_anew_next_time(course, step):
+    """Even when the packages look complete, for half of one may be an older one's."""
+    start(course, "lab")
+    site = next(course.ROOT.glob(".venv/lib/*/site-packages"))
+    shutil.rmtree(site / "torch-99.dist-info")
+    course.fails = {step: KeyboardInterrupt()}
+    assert start(course, "lab") == 130
+    pretend(course, course.ROOT / ".venv")
+    course.fails = {}
+    course.steps.clear()
+    (site / "half a package").touch()
+    assert start(course, "lab")[2] == "lab"
+    assert any("venv" in step.split() for step in course.steps)
+    assert not (site / "half a package").exists()
+
+
 def test_a_package_that_does_not_load_is_found_out(course, capsys):
     pretend(course, course.ROOT / ".venv")
     course.fails = {"import torch": "OSError: libtorch.so: file too short"}
@@ -260,8 +288,20 @@ def test_an_environment_made_by_hand_is_completed_and_kept(course):
     assert mine.exists()
 
 
-NO_NAME = "WARNING: Retrying (Retry(total=4)): Failed to resolve 'nothing.invalid'"
 NO_TORCH = "ERROR: No matching distribution found for torch==2.13.0"
+NO_NAME = (
+    "WARNING: Retrying (Retry(total=0, connect=None, read=None)) after connection "
+    "broken by 'NameResolutionError(\"HTTPSConnection(host='nothing.invalid', "
+    f"port=443)\")': /simple/torch/\n{NO_TORCH}"
+)
+NO_END = "  WARNING: Connection interrupted while downloading.\n"
+NO_END += "error: incomplete-download\n\n× Download failed after 6 attempts"
+NO_WORD = "pip._vendor.urllib3.exceptions.ReadTimeoutError: HTTPSConnectionPool(host="
+NO_FILE = (
+    "ERROR: Could not install packages due to an OSError: HTTPSConnectionPool(host="
+)
+NO_CODE = "WARNING: Retrying (Retry(total=4)) after connection broken by 'timed out'\n"
+NO_CODE += "ERROR: Failed to build 'torch'"
 NO_SPACE = (
     "ERROR: Could not install packages due to an OSError: [Errno 28] No space left"
 )
@@ -271,6 +311,12 @@ NO_SPACE = (
     ("text", "words"),
     [
         (NO_NAME, "check the network"),
+        (NO_END, "check the network"),
+        (NO_WORD, "check the network"),
+        (NO_FILE, "check the network"),
+        (NO_CODE, "Failed to build"),
+        ("ImportError: libtorch.so: lost connection", "lost connection"),
+        ("RuntimeError: the import timed out", "the import timed out"),
         (NO_TORCH, "macOS 14"),
         (NO_SPACE, "disk is full"),
     ],
@@ -471,29 +517,113 @@ def test_versions_compare_as_numbers(course, monkeypatch, have, floor, enough):
     assert course.missing() == ([] if enough else [f"torch>={floor}"])
 
 
-def test_lab_opens_the_first_lesson_in_the_course_folder(course):
+def lab(course, *words):
+    """The line that lab becomes with what this Python has, where port 8888 is free."""
+    (course.ROOT / "requirements.txt").write_text("")
+    course.loopback = lambda port: port
+    return start(course, "lab", "--here", *words)
+
+
+def test_lab_opens_the_first_lesson_in_the_course_folder(course, capsys):
     for name in ("10_later", "04_first", "a_note"):
         (course.ROOT / f"notebooks/{name}.ipynb").parent.mkdir(exist_ok=True)
         (course.ROOT / f"notebooks/{name}.ipynb").touch()
-    (course.ROOT / "requirements.txt").write_text("")
-    line = start(course, "lab", "--here", "--port", "9999")
-    assert line[:3] == [sys.executable, "-m", "jupyterlab"]
-    assert line[3:] == [
-        f"--ServerApp.root_dir={course.ROOT}",
-        "--ServerApp.ip=127.0.0.1",
+    line = lab(course, "--collaborative")
+    assert line == [
+        *(sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={course.ROOT}"),
         "--LabApp.default_url=/lab/tree/notebooks/04_first.ipynb",
-        "--port",
-        "9999",
+        *("--ServerApp.ip=127.0.0.1", "--ServerApp.port=8888", "--collaborative"),
+    ]
+    assert capsys.readouterr().out == ""
+
+
+def test_lab_has_settings_of_its_own_behind_those_that_are_asked_for(course):
+    lab(course)
+    assert os.environ["JUPYTER_CONFIG_PATH"] == str(course.ROOT / ".jupyter")
+    lab(course)
+    assert os.environ["JUPYTER_CONFIG_PATH"].count(os.pathsep) == 1
+
+
+@pytest.mark.parametrize("word", ["--ip", "--ip=::1", "--ServerApp.ip=::1", "--sock=x"])
+def test_lab_listens_elsewhere_if_asked(course, monkeypatch, word):
+    """JupyterLab refuses to be told twice; and decides itself what root may do."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    line = lab(course, word)
+    told = [other for other in line if re.match(r"--(ServerApp\.)?(ip|sock)\b", other)]
+    assert told == [word]
+    assert "--allow-root" not in line
+
+
+def test_lab_runs_as_root_behind_its_token(course, capsys, monkeypatch):
+    assert "--allow-root" not in lab(course)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    line = lab(course, "--no-browser")
+    assert {"--allow-root", "--ServerApp.ip=127.0.0.1"} < set(line)
+    assert not any("token" in word for word in line), "others see it"
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "You are root: JupyterLab listens on 127.0.0.1 only, and wants its token."
     ]
 
 
-@pytest.mark.parametrize("word", ["--ip", "--ip=::1", "--ServerApp.ip=::1"])
-def test_lab_listens_elsewhere_if_asked(course, word):
-    """JupyterLab refuses to be told twice."""
-    (course.ROOT / "requirements.txt").write_text("")
-    line = start(course, "lab", "--here", word)
-    told = [other for other in line if re.match(r"--(ServerApp\.)?ip\b", other)]
-    assert told == [word]
+def test_a_second_lab_is_told_where_the_first_is(course, capsys, tmp_path):
+    """A server may have ended without a word, show something else, or just begin."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for name, process, folder in (
+        ("one", os.getpid(), course.ROOT),
+        ("ended", ended.pid, course.ROOT),
+        ("other", os.getpid(), tmp_path),
+    ):
+        note = {"pid": process, "root_dir": str(folder), "token": name}
+        note["url"] = "http://127.0.0.1:8888/"
+        (tmp_path / f"jpserver-{name}.json").write_text(json.dumps(note))
+    (tmp_path / "jpserver-new.json").write_text("{")
+    assert lab(course)
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 1
+    assert said[0].endswith("the first is open at http://127.0.0.1:8888/lab?token=one")
+
+
+def test_a_port_that_is_taken(course, capsys, monkeypatch):
+    """Another is found, unless it was asked for."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        taken = door.getsockname()[1]
+        monkeypatch.setenv("JUPYTER_PORT", str(taken))
+        line = start(course, "lab", "--here")
+        port = re.search(r"--ServerApp.port=(\d+)", " ".join(line))[1]
+        assert port != str(taken)
+        said = capsys.readouterr().out.splitlines()
+        assert said == [f"Port {taken} is taken: this lab has port {port}."]
+        assert start(course, "lab", "--here", f"--port={taken}") == 1
+        assert "name another, or none" in only_sentence(capsys)
+    line = start(course, "lab", "--here", "--port", str(taken))
+    assert line[-2:] == ["--port", str(taken)]
+    assert not any("ServerApp.port" in word for word in line)
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        (
+            {"SSH_CONNECTION": "10.0.0.9 50123 10.0.0.5 2222", "USER": "ada"},
+            "\n    ssh -N -L 8888:127.0.0.1:8888 -p 2222 ada@10.0.0.5\n",
+        ),
+        ({"WSL_DISTRO_NAME": "Debian"}, "in a browser of Windows."),
+        ({"DISPLAY": None}, "in one that reaches port 8888."),
+    ],
+    ids=["ssh", "wsl", "no screen"],
+)
+def test_where_no_browser_opens_lab_says_what_to_do(
+    course, capsys, monkeypatch, variables, words
+):
+    assert "--no-browser" not in lab(course)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value or "")
+        value or monkeypatch.delenv(name)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    assert lab(course)[-1] == "--no-browser"
+    assert words in capsys.readouterr().out
 
 
 def test_test_passes_its_words_on_and_counts_what_ran(course, tmp_path):
@@ -584,12 +714,33 @@ def test_doctor_says_in_one_screen_that_all_is_well():
 
 
 def test_doctor_works_before_anything_is_installed(course, capsys):
-    assert start(course, "doctor") == 1
+    """Its exit code says whether this machine can run the course, and so it can."""
+    assert start(course, "doctor") == 0
     shown = capsys.readouterr().out
-    assert "lab" in shown.splitlines()[-1]
+    assert "Every lesson can run here. The course is not installed yet" in shown
+    assert shown.endswith(" lab\n")
     assert len(shown.splitlines()) <= 24
     assert course.steps == []
     assert not (course.ROOT / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("lacks_venv", lambda: True, "apt install python3-venv"),
+        ("BUILDS", {}, "PyTorch has no builds for this machine"),
+        ("nvidia", lambda: True, "make room until 10 GB are free"),
+    ],
+)
+def test_doctor_says_before_what_will_stop_the_installation(
+    course, capsys, monkeypatch, name, value, words
+):
+    used = shutil.disk_usage("/")._replace(free=5e9)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: used)
+    assert start(course, "doctor") == 0
+    monkeypatch.setattr(course, name, value)
+    assert start(course, "doctor") == 1
+    assert words in " ".join(capsys.readouterr().out.split())
 
 
 def test_doctor_says_what_each_fault_needs(course, capsys, monkeypatch):
