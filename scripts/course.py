@@ -476,10 +476,10 @@ def doctor(installed):
     prefix = Path(sys.prefix)
     prefix = prefix.relative_to(ROOT) if ROOT in prefix.parents else prefix
     rows["Python"] = f"{platform.python_version()} in {prefix}"
-    end, room = "Every lesson can run here.", 10 if nvidia() else 2
+    end, room = ["Every lesson can run here."], 10 if nvidia() else 2
     if not installed:
         line = shlex.join(["python3", sys.argv[0], "lab"])
-        end += f" The course is not installed yet, or not whole: run {line}"
+        end.append(f"The course is not installed yet, or not whole: run {line}")
         if platform.machine() not in BUILDS.get(sys.platform, ()):
             faults.append("PyTorch has no builds for this machine.")
         if lacks_venv():
@@ -523,7 +523,7 @@ def doctor(installed):
         )
     for name, text in rows.items():
         say(textwrap.fill(f"{name:13}{text}", 88, subsequent_indent=" " * 13))
-    for line in faults or [end]:
+    for line in faults or end:
         say(textwrap.fill(line, 88, break_long_words=False, break_on_hyphens=False))
     return 1 if faults else 0
 

@@ -69,7 +69,7 @@ class Lab:
 
     def __init__(self, folder, browser):
         self.folder, self.course, self.said = folder, folder / "a course", []
-        for name in ("notebooks", "scripts", "figures"):
+        for name in (".jupyter", "notebooks", "scripts", "figures"):
             shutil.copytree(ROOT / name, self.course / name)
         shutil.copy(ROOT / "requirements.txt", self.course)
         path = self.course / "notebooks" / f"{STEM}.ipynb"
@@ -82,18 +82,19 @@ class Lab:
         self.browser.on("weberror", lambda error: self.said.append(str(error.error)))
         env = os.environ | dict.fromkeys(HOMES, str(folder))
         env["JUPYTER_TOKEN"] = self.token = secrets.token_hex()
-        command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1"]
-        command += ["--port=0", *["--allow-root"] * (os.geteuid() == 0)]
+        command = [sys.executable, self.course / "scripts" / "course.py", "--here"]
+        command += ["lab", "--no-browser", "--port=0"]
         with (folder / "server.txt").open("wb") as log:
             place = {"cwd": self.course, "env": env}
             self.server = subprocess.Popen(command, stdout=log, stderr=log, **place)
 
-    def open(self, stem):
-        """Open a notebook in the browser, and wait until its kernel is ready."""
+    def open(self, stem=None):
+        """Open a notebook, or what opens by itself, and wait for its kernel."""
         notes = wait(lambda: [*self.folder.glob("jpserver-*.json")])
         assert notes, (self.folder / "server.txt").read_text()
         page, url = self.browser.new_page(), json.loads(notes[0].read_text())["url"]
-        page.goto(f"{url}lab/tree/notebooks/{stem}.ipynb?reset&token={self.token}")
+        path = f"lab/tree/notebooks/{stem}.ipynb?reset&" if stem else "?"
+        page.goto(f"{url}{path}token={self.token}")
         page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for()
         return page
 
@@ -194,6 +195,19 @@ def test_reduced_motion(lab, launch):
         page = calm.new_page()
         page.goto(lab.course.as_uri() + "/picture.html")
         assert len({*[page.screenshot() for _ in shots * 4][9:]}) == 1
+
+
+def test_lab_shows_the_lessons_and_no_news(lab):
+    """The first is open; the names can be read; nothing asks, nothing lies between."""
+    page = lab.open()
+    page.get_by_role("heading", name="What can this machine run?").wait_for()
+    listed = page.locator(".jp-DirListing-itemText")
+    lessons = sorted(path.name for path in lab.course.glob("notebooks/*.ipynb"))
+    assert [name.split("\n")[0] for name in listed.all_inner_texts()] == lessons
+    cut = "names => names.filter(n => n.scrollWidth > n.clientWidth + 50).length"
+    assert listed.evaluate_all(cut) == 0
+    page.wait_for_timeout(3000)  # time for a question about news
+    assert page.locator(".Toastify__toast, .jp-Dialog").all_inner_texts() == []
 
 
 def test_interrupt_leaves_no_rank(lab):

@@ -717,7 +717,7 @@ def test_doctor_works_before_anything_is_installed(course, capsys):
     """Its exit code says whether this machine can run the course, and so it can."""
     assert start(course, "doctor") == 0
     shown = capsys.readouterr().out
-    assert "Every lesson can run here. The course is not installed yet" in shown
+    assert "\nEvery lesson can run here.\nThe course is not installed yet" in shown
     assert shown.endswith(" lab\n")
     assert len(shown.splitlines()) <= 24
     assert course.steps == []
