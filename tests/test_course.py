@@ -84,7 +84,8 @@ def pretend(course, venv, *without):
         course.TOOLS
     ):
         if name not in without:
-            info = venv / f"lib/python{course.PYTHON}/site-packages/{name}-99.dist-info"
+            site = venv / f"lib/python{course.PYTHON}/site-packages"
+            info = site / f"{name.replace('-', '_')}-99.dist-info"
             info.mkdir(parents=True, exist_ok=True)
             (info / "METADATA").write_text(f"Name: {name}\nVersion: 99\n")
 
