@@ -1,11 +1,16 @@
 """Tests lesson 02: what the script refuses, catches and records, and its checkers."""
 
 import importlib.util
+import os
+import sys
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from ringside import RankFailed, check, still, torchrun
 from ringside.draw import player, timeline
 from ringside.draw.retell import COPIES, copies
@@ -83,6 +88,35 @@ def test_another_gradient_is_noticed(right, wrong, tmp_path):
     (tmp_path / PATH.name).write_text(text.replace(right, wrong))
     with pytest.raises(RankFailed, match="find another gradient"):
         torchrun(tmp_path / PATH.name, ranks=2, quiet=True)
+
+
+def count(rank, world_size, threads):
+    """Count for a second, in threads of rank 0, and in one thread of every other."""
+
+    def turns(end):
+        done = 0
+        while time.monotonic() < end:
+            done += sum(i % 7 for i in range(1000))
+        return done
+
+    dist.barrier()
+    ends = [time.monotonic() + 1] * (1 if rank else threads)
+    with ThreadPoolExecutor(len(ends)) as pool:
+        print(sum(pool.map(turns, ends)))
+
+
+@pytest.mark.skipif(os.cpu_count() == 1, reason="one core is one, however it is shared")
+@pytest.mark.skipif(
+    not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="no lock to wait for"
+)
+def test_four_threads_get_less_done_than_four_processes_beside_them():
+    """Whatever else this machine does, it does to both."""
+    for _ in range(3):
+        lines = torchrun(count, 4, ranks=5, quiet=True).lines
+        threads, *processes = (int(line) for (line,) in lines.values())
+        if 1.5 * threads < sum(processes):
+            return
+    raise AssertionError(f"threads {threads}, processes {processes}")
 
 
 def test_names_of_arrows_keep_clear_of_other_arrows():
