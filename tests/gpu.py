@@ -1,0 +1,112 @@
+"""Runs scripts and lessons on the GPUs of this machine: python tests/gpu.py [FOLDER]
+
+It needs Python, torch, psutil and matplotlib, no network, and less than ten minutes.
+Every script runs with a rank for each GPU, which talk by NCCL, and with one more than
+there are GPUs, which must fall back to gloo and say so. Every cell of the lessons
+runs once, so that all branches for GPUs do. FOLDER, test-results/gpu if none is named,
+then has report.txt, what failed in full, and the recordings of times measured here. The
+exit code is 0 if all went well; without a GPU nothing is tried, and it is 1.
+"""
+
+import json
+import linecache
+import os
+import subprocess
+import sys
+import time
+import traceback
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+MEASURED = ("05_distributed_data_parallel", "06_dp_vs_ddp")  # these record times
+LONGEST = 120  # seconds that a script may take
+TOO_FEW = "too few GPUs"
+
+
+def main(folder: Path) -> int:
+    """Run everything, write the report, and return the exit code."""
+    gpus = torch.cuda.device_count()
+    if not gpus:
+        print("torch finds no GPU on this machine: nothing was tried")
+        return 1
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ", ".join(torch.cuda.get_device_name(gpu) for gpu in range(gpus))
+    report = [f"{gpus} GPUs ({names}), torch {torch.__version__}"]
+    failed = 0
+    for name, work in trials(gpus, folder).items():
+        begin = time.monotonic()
+        try:
+            told, fault = work(), ""
+            told = told if isinstance(told, str) else "ok"
+        except Exception:  # it is told, and the next one has its turn
+            told, fault = "FAILED", traceback.format_exc()
+            failed += 1
+            (folder / f"{name.replace(' ', '_')}.txt").write_text(fault)
+        report.append(f"{name:48} {time.monotonic() - begin:6.1f} s  {told}")
+        print(report[-1], fault, sep="\n" if fault else "", flush=True)
+    report.append(f"{failed} of {len(report) - 1} failed")
+    print(report[-1])
+    (folder / "report.txt").write_text("\n".join(report) + "\n")
+    return 1 if failed else 0
+
+
+def trials(gpus: int, folder: Path) -> dict:
+    """Return what is to be tried: a function for each name."""
+    found = {}
+    for path in sorted(ROOT.glob("scripts/[0-9]*.py")):
+        words = ["--record", folder / f"{path.stem}.jsonl"] * (path.stem in MEASURED)
+        found[f"{path.stem}, {gpus} ranks"] = partial(run_script, path, gpus, *words)
+        found[f"{path.stem}, {gpus + 1} ranks"] = partial(run_script, path, gpus + 1)
+    for path in sorted(ROOT.glob("notebooks/[0-9]*.ipynb")):
+        line = [sys.executable, __file__, path]
+        found[f"{path.stem}, cells"] = partial(run, line, os.environ)
+    return found
+
+
+def run(line: list, env: dict) -> subprocess.CompletedProcess:
+    """Return what became of a command that must end well, and soon."""
+    how = {"capture_output": True, "text": True, "timeout": LONGEST, "env": env}
+    done = subprocess.run(line, cwd=ROOT, **how)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def run_script(path: Path, ranks: int, *words: object) -> str:
+    """Launch a script as a person would, and say what carried its messages."""
+    enough = ranks <= torch.cuda.device_count()
+    asks = "own_device()" in path.read_text("utf-8")  # some use no GPU at all
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    line += ["--local-addr", "127.0.0.1", "--nproc-per-node", f"{ranks}", path, *words]
+    with TemporaryDirectory() as folder:
+        log = Path(folder, "nccl.txt")
+        env = {"NCCL_DEBUG": "VERSION", "NCCL_DEBUG_FILE": str(log)}
+        done = run(line, os.environ | env)
+        version = log.read_text() if log.exists() else ""
+    assert done.stdout.splitlines()[-1].startswith("ok"), done.stdout
+    assert ("NCCL version" in version) == (asks and enough), version or "no NCCL"
+    assert (TOO_FEW in done.stderr) == (asks and not enough), done.stderr
+    return version.strip() or "gloo"
+
+
+def run_cells(path: Path) -> None:
+    """Run the cells of a lesson one after another, as a kernel would."""
+    os.chdir(path.parent)
+    sys.path.insert(0, str(path.parent))
+    lesson = sys.modules["lesson"] = ModuleType("lesson")
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    sources = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+    for number, text in enumerate(sources):
+        place = f"<cell {number}>"
+        lines = text.splitlines(keepends=True)
+        linecache.cache[place] = (len(text), None, lines, place)  # for inspect
+        exec(compile(text, place, "exec"), vars(lesson))
+
+
+if __name__ == "__main__":
+    where = Path(sys.argv[1] if sys.argv[1:] else ROOT / "test-results/gpu").resolve()
+    sys.exit(run_cells(where) if where.suffix == ".ipynb" else main(where))
