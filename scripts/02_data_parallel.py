@@ -4,17 +4,18 @@
 
 Rank 0 drives N devices made of threads, rank 1 drives N - 1, and so on. GPUs are not
 used. Try --rows 10, which four devices cannot share evenly. With --record PATH, rank 0
-keeps what was copied in a step, one JSON object per line. The last line begins with
-"ok". The lesson: notebooks/02_data_parallel.ipynb
+keeps what was copied in a step. The last line begins with "ok".
+The lesson: notebooks/02_data_parallel.ipynb
 """
 
-import argparse
 import copy
 import gc
 import json
 import os
+import shlex
 import sys
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -83,22 +84,34 @@ def save_recording(path, events, **header):
     return rows
 
 
-@errors.record  # torchrun hears of an exception in here
-def main():
-    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS)
-    parser.format_help = lambda: __doc__
-    parser.add_argument("--rows", type=int, default=64)
-    parser.add_argument("--record", type=Path)
-    if os.environ.get("RANK", "0") != "0":  # rank 0 alone speaks, and leaves first
-        parser.error = lambda message: time.sleep(1) or parser.exit(2)
+class Parser(ArgumentParser):
+    def error(self, message):
+        """Say in one line what is wrong, and once: rank 0 speaks, and leaves first."""
+        if os.environ.get("RANK", "0") != "0":
+            time.sleep(1)
+            self.exit(2)
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def start(parser):
+    """Return the arguments, this rank and the number of ranks."""
+    parser.add_argument("--record", type=Path, metavar="PATH", help="a file to write")
     args = parser.parse_args()
     if "RANK" not in os.environ:
-        parser.error(f'try torchrun --standalone --nproc-per-node 4 "{sys.argv[0]}"')
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if args.rows < 1:
-        parser.error(f"--rows must be 1 or more, not {args.rows}")
+        path = shlex.quote(sys.argv[0])
+        parser.error(f"try torchrun --standalone --nproc-per-node 4 {path}")
     if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
         parser.error(f"--record must be a file in a folder, not {args.record}")
+    return args, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+@errors.record  # torchrun hears of an exception in here
+def main():
+    parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=64, help="in the batch")
+    args, rank, world_size = start(parser)
+    if args.rows < 1:
+        parser.error(f"--rows must be 1 or more, not {args.rows}")
 
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     torch.manual_seed(0)  # the same network and samples everywhere
@@ -114,10 +127,11 @@ def main():
         with torch.no_grad():
             for weight, grad in zip(weights, by_hand):
                 weight -= 0.1 * grad
-
-    phases = [*dict.fromkeys(phase for phase, *_ in TRAFFIC)]  # as they came
-    copies = [(phases.index(way[0]), *way, n) for way, n in sorted(TRAFFIC.items())]
-    events = [dict(zip(("step", "phase", "rank", "to", "bytes"), c)) for c in copies]
+    phases = [*dict.fromkeys(phase for phase, *_ in TRAFFIC)]  # in the order they came
+    events = []
+    for (phase, source, target), size in sorted(TRAFFIC.items()):
+        event = {"step": phases.index(phase), "phase": phase, "rank": source}
+        events.append(event | {"to": target, "bytes": size})
     save_recording(args.record, [] if rank else events, picture="copies")
     if rank == 0:
         print("device  rows  bytes sent  bytes received")

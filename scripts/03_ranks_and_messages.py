@@ -8,12 +8,13 @@ rank 0 keeps what every rank held and sent, one JSON object per line.
 The last line begins with "ok". The lesson: notebooks/03_ranks_and_messages.ipynb
 """
 
-import argparse
 import gc
 import json
 import os
+import shlex
 import sys
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from datetime import timedelta
 from pathlib import Path
 
@@ -72,24 +73,43 @@ def save_recording(path, events, **header):
     return rows
 
 
-@errors.record  # torchrun hears of an exception in here
-def main():
-    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS)
-    parser.format_help = lambda: __doc__
-    parser.add_argument("--record", type=Path)
-    if os.environ.get("RANK", "0") != "0":  # rank 0 alone speaks, and leaves first
-        parser.error = lambda message: time.sleep(1) or parser.exit(2)
+class Parser(ArgumentParser):
+    def error(self, message):
+        """Say in one line what is wrong, and once: rank 0 speaks, and leaves first."""
+        if os.environ.get("RANK", "0") != "0":
+            time.sleep(1)
+            self.exit(2)
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def start(parser):
+    """Return the arguments, this rank and the number of ranks."""
+    parser.add_argument("--record", type=Path, metavar="PATH", help="a file to write")
     args = parser.parse_args()
     if "RANK" not in os.environ:
-        parser.error(f'try torchrun --standalone --nproc-per-node 4 "{sys.argv[0]}"')
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        path = shlex.quote(sys.argv[0])
+        parser.error(f"try torchrun --standalone --nproc-per-node 4 {path}")
     if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
         parser.error(f"--record must be a file in a folder, not {args.record}")
+    return args, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
-    device, backend = torch.device("cpu"), "gloo"
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
-        torch.cuda.set_device(device)
+
+def own_device():
+    """Return a GPU for this rank and nccl, or if they are too few, the CPU and gloo."""
+    gpus, local_rank = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
+    if gpus >= int(os.environ["LOCAL_WORLD_SIZE"]):
+        torch.cuda.set_device(local_rank)
+        return torch.device("cuda", local_rank), "nccl"
+    if gpus and local_rank == 0:
+        print(f"{gpus} GPUs are too few: all ranks use the CPU", file=sys.stderr)
+    return torch.device("cpu"), "gloo"
+
+
+@errors.record  # torchrun hears of an exception in here
+def main():
+    parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    args, rank, world_size = start(parser)
+    device, backend = own_device()
     torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
     events = []

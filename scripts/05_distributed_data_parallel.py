@@ -1,21 +1,23 @@
-"""Average gradients in five ways, DDP's among them; compare with one process.
+"""Average gradients in five ways, DDP's among them, and see when each does what.
 
     torchrun --standalone --nproc-per-node 4 scripts/05_distributed_data_parallel.py
     torchrun --standalone --nproc-per-node gpu scripts/05_distributed_data_parallel.py
 
-The first line needs no GPU; the second gives each GPU a rank. Try --method buckets, one
-way only, or --bucket-mb 2, larger buckets than DDP's first. With --record PATH, rank 0
-keeps what happened when, of flat and buckets, on CPUs. The last line begins with "ok".
+The first line needs no GPU; the second gives each GPU a rank. All find the gradients of
+one process. Try --method buckets, one way only, or --bucket-mb 2, larger buckets than
+DDP's first. With --record PATH, rank 0 keeps what happened when, of flat and buckets,
+on CPUs. The last line begins with "ok".
 The lesson: notebooks/05_distributed_data_parallel.ipynb
 """
 
-import argparse
 import copy
 import gc
 import json
 import os
+import shlex
 import sys
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -100,7 +102,7 @@ def prepare(method, model, mb):
 
 
 def one_step(model, batch, after=lambda: None):
-    """Return the gradients of a batch, in one row, and what a profiler saw."""
+    """Return the gradients of a batch, in one row, and what took place when."""
     model.zero_grad()
     loss = model(batch).square().mean()
     with profile(activities=[ProfilerActivity.CPU]) as trace:
@@ -110,19 +112,13 @@ def one_step(model, batch, after=lambda: None):
         with record_function("copies, waits"):
             after()
         dist.barrier()  # or the end of what other threads do may be missing
-    return parameters_to_vector(w.grad for w in model.parameters()), trace
-
-
-def noted(trace, method):
-    """Return what began and ended when in a step, in microseconds of its profile."""
-    event = {"step": 0, "rank": dist.get_rank(), "method": method}
     spans = [(s.name, s.time_range) for s in trace.events() if s.name in KEPT]
-    return [event | {"what": n, "begin": t.start, "end": t.end} for n, t in spans]
+    return parameters_to_vector(w.grad for w in model.parameters()), spans
 
 
-def counted(trace):
+def counted(spans):
     """Say how many all-reduces a step had, and what was ready before the first."""
-    names = [span.name for span in trace.events() if span.name in (READY, BEGINS)]
+    names = [name for name, _ in spans if name in (READY, BEGINS)]
     ready, of = names.index(BEGINS), names.count(READY)
     return f"{names.count(BEGINS):11}  {ready:2} of {of} gradients are ready"
 
@@ -140,29 +136,50 @@ def save_recording(path, events, **header):
     return rows
 
 
-@errors.record  # torchrun hears of an exception in here
-def main():
-    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS)
-    parser.format_help = lambda: __doc__
-    parser.add_argument("--method", choices=METHODS)
-    parser.add_argument("--bucket-mb", type=float)
-    parser.add_argument("--record", type=Path)
-    if os.environ.get("RANK", "0") != "0":  # rank 0 alone speaks, and leaves first
-        parser.error = lambda message: time.sleep(1) or parser.exit(2)
+class Parser(ArgumentParser):
+    def error(self, message):
+        """Say in one line what is wrong, and once: rank 0 speaks, and leaves first."""
+        if os.environ.get("RANK", "0") != "0":
+            time.sleep(1)
+            self.exit(2)
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def start(parser):
+    """Return the arguments, this rank and the number of ranks."""
+    parser.add_argument("--record", type=Path, metavar="PATH", help="a file to write")
     args = parser.parse_args()
     if "RANK" not in os.environ:
-        parser.error(f'try torchrun --standalone --nproc-per-node 4 "{sys.argv[0]}"')
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if args.bucket_mb is not None and not 0 < args.bucket_mb <= 1024:
-        parser.error(f"--bucket-mb is above 0, 1024 at most, not {args.bucket_mb:g}")
+        path = shlex.quote(sys.argv[0])
+        parser.error(f"try torchrun --standalone --nproc-per-node 4 {path}")
     if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
         parser.error(f"--record must be a file in a folder, not {args.record}")
+    return args, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
-    device, backend = torch.device("cpu"), "gloo"
-    gpus = 0 if args.record else torch.cuda.device_count()
+
+def own_device():
+    """Return a GPU for this rank and nccl, or if they are too few, the CPU and gloo."""
+    gpus, local_rank = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
     if gpus >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(local_rank)
+        return torch.device("cuda", local_rank), "nccl"
+    if gpus and local_rank == 0:
+        print(f"{gpus} GPUs are too few: all ranks use the CPU", file=sys.stderr)
+    return torch.device("cpu"), "gloo"
+
+
+@errors.record  # torchrun hears of an exception in here
+def main():
+    parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--method", choices=METHODS, help="one way only")
+    parser.add_argument("--bucket-mb", type=float, help="MiB that make a bucket full")
+    args, rank, world_size = start(parser)
+    if args.bucket_mb is not None and not 0 < args.bucket_mb <= 1024:
+        parser.error(f"--bucket-mb is above 0, 1024 at most, not {args.bucket_mb:g}")
+
+    device, backend = own_device()
+    if args.record:  # of gloo, whose all-reduces are seen in the profile
+        device, backend = torch.device("cpu"), "gloo"
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
 
     os.environ["KINETO_LOG_LEVEL"] = "99"  # or each profile prints two lines of its own
@@ -174,16 +191,19 @@ def main():
     lines, events = ["method   all-reduces  the first begins when"], []
     for method in methods:
         model, after = prepare(method, copy.deepcopy(network), args.bucket_mb)
-        rows = {}  # each once
+        name, told = method, None
         for _ in range(11 if args.record else 3):
-            grads, trace = one_step(model, batch[rank::world_size], after)
+            grads, spans = one_step(model, batch[rank::world_size], after)
             if not (grads - right).abs().max() <= 1e-4 * right.abs().max():  # or nan
                 raise ValueError(f"{method}: not the gradients of one process")
-            rows[counted(trace)] = True
-        lines += [f"{name:8} {row}" for name, row in zip((method, "  later"), rows)]
-        events += noted(trace, method)  # of the last step
-    if args.record and rank == 0:  # of the last method
-        trace.export_chrome_trace(str(args.record.with_suffix(".trace.json")))
+            if counted(spans) != told:  # a first step, or one that goes otherwise
+                told = counted(spans)
+                lines.append(f"{name:8} {told}")
+                name = "  later"
+        event = {"step": 0, "rank": rank, "method": method}
+        for what, time_range in spans:  # of the last step, in microseconds
+            span = {"what": what, "begin": time_range.start, "end": time_range.end}
+            events.append(event | span)
 
     header = {"machine": f"{os.cpu_count()} CPU cores, {backend}", "measured": True}
     header |= {"date": f"{date.today()}", "torch": torch.__version__.partition("+")[0]}

@@ -7,12 +7,13 @@ With --record PATH, rank 0 keeps what every worker read, one JSON object per lin
 last line begins with "ok". The lesson: notebooks/07b_workers_and_streams.ipynb
 """
 
-import argparse
 import gc
 import json
 import os
+import shlex
 import sys
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
 from datetime import timedelta
 from itertools import islice
@@ -74,25 +75,37 @@ def save_recording(path, events, **header):
     return rows
 
 
-@errors.record  # torchrun hears of an exception in here
-def main():
-    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS)
-    parser.format_help = lambda: __doc__
-    parser.add_argument("--samples", type=int, default=11)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--record", type=Path)
-    if os.environ.get("RANK", "0") != "0":  # rank 0 alone speaks, and leaves first
-        parser.error = lambda message: time.sleep(1) or parser.exit(2)
+class Parser(ArgumentParser):
+    def error(self, message):
+        """Say in one line what is wrong, and once: rank 0 speaks, and leaves first."""
+        if os.environ.get("RANK", "0") != "0":
+            time.sleep(1)
+            self.exit(2)
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def start(parser):
+    """Return the arguments, this rank and the number of ranks."""
+    parser.add_argument("--record", type=Path, metavar="PATH", help="a file to write")
     args = parser.parse_args()
     if "RANK" not in os.environ:
-        parser.error(f'try torchrun --standalone --nproc-per-node 4 "{sys.argv[0]}"')
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        path = shlex.quote(sys.argv[0])
+        parser.error(f"try torchrun --standalone --nproc-per-node 4 {path}")
+    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
+        parser.error(f"--record must be a file in a folder, not {args.record}")
+    return args, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+@errors.record  # torchrun hears of an exception in here
+def main():
+    parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=11, help="in the data set")
+    parser.add_argument("--workers", type=int, default=2, help="that read for a rank")
+    args, rank, world_size = start(parser)
     if not 0 <= args.samples <= 40:  # a picture has room for no more
         parser.error(f"--samples must be 0 to 40, not {args.samples}")
     if not 1 <= args.workers <= 4:
         parser.error(f"--workers must be 1 to 4, not {args.workers}")
-    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
-        parser.error(f"--record must be a file in a folder, not {args.record}")
 
     events = []  # made before there is a group, whose threads can't be forked
     for step, way in enumerate(WAYS):
