@@ -98,11 +98,22 @@ def test_a_recording_has_every_layer_and_every_message(method, tmp_path):
         assert len(stops) == (12 if method == "hooks" else 0)
         for bias, mark, weight in zip(stops[::2], marks, stops[1::2]):
             assert bias["end"] <= mark["begin"] <= weight["begin"]
-    trace = json.loads((tmp_path / "times.trace.json").read_text())["traceEvents"]
-    names = [event.get("name") for event in trace]
-    assert names.count("gloo:all_reduce") >= calls
-    assert {"backward", "torch::autograd::AccumulateGrad"} <= {*names}
-    assert len(list(tmp_path.iterdir())) == 2
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_line_that_the_notebook_quotes_keeps_the_whole_trace(tmp_path):
+    notebook = (ROOT / "notebooks" / f"{DDP}.ipynb").read_text()
+    [line] = re.findall(r"trace\.export_chrome_trace.*json", notebook)
+    line = line.replace('f\\"', f'    f"{tmp_path}/') + '")\n'
+    text, last = (ROOT / "scripts" / f"{DDP}.py").read_text(), "    return parameters"
+    assert text.count(last) == 1
+    (tmp_path / f"{DDP}.py").write_text(text.replace(last, f"    {line}{last}"))
+    torchrun(tmp_path / f"{DDP}.py", "--method", "buckets", ranks=2, quiet=True)
+    for rank in range(2):
+        trace = json.loads((tmp_path / f"rank{rank}.json").read_text())["traceEvents"]
+        names = [event.get("name") for event in trace]
+        assert names.count("gloo:all_reduce") >= 6
+        assert {"backward", "torch::autograd::AccumulateGrad"} <= {*names}
 
 
 def lane(*spans, kind="message") -> Recording:
