@@ -96,7 +96,7 @@ def own_device():
         torch.cuda.set_device(local_rank)
         return torch.device("cuda", local_rank), "nccl"
     if gpus and local_rank == 0:
-        print(f"{gpus} GPUs are too few: all ranks use the CPU", file=sys.stderr)
+        print(f"too few GPUs ({gpus}): all ranks use the CPU", file=sys.stderr)
     return torch.device("cpu"), "gloo"
 
 

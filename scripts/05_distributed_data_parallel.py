@@ -1,12 +1,11 @@
-"""Average gradients in five ways, DDP's among them, and see when each does what.
+"""Average gradients in five ways, as one process would; see when each does what.
 
     torchrun --standalone --nproc-per-node 4 scripts/05_distributed_data_parallel.py
     torchrun --standalone --nproc-per-node gpu scripts/05_distributed_data_parallel.py
 
-The first line needs no GPU; the second gives each GPU a rank. All find the gradients of
-one process. Try --method buckets, one way only, or --bucket-mb 2, larger buckets than
-DDP's first. With --record PATH, rank 0 keeps what happened when, of flat and buckets,
-on CPUs. The last line begins with "ok".
+The first line needs no GPU; the second gives each GPU a rank. Try --method buckets, one
+way only, or --bucket-mb 2, larger buckets than DDP's first. With --record PATH, rank 0
+keeps what happened when, of flat and buckets, on CPUs. The last line begins with "ok".
 The lesson: notebooks/05_distributed_data_parallel.ipynb
 """
 
@@ -164,7 +163,7 @@ def own_device():
         torch.cuda.set_device(local_rank)
         return torch.device("cuda", local_rank), "nccl"
     if gpus and local_rank == 0:
-        print(f"{gpus} GPUs are too few: all ranks use the CPU", file=sys.stderr)
+        print(f"too few GPUs ({gpus}): all ranks use the CPU", file=sys.stderr)
     return torch.device("cpu"), "gloo"
 
 

@@ -104,7 +104,7 @@ def test_a_recording_has_every_layer_and_every_message(method, tmp_path):
 def test_the_line_that_the_notebook_quotes_keeps_the_whole_trace(tmp_path):
     notebook = (ROOT / "notebooks" / f"{DDP}.ipynb").read_text()
     [line] = re.findall(r"trace\.export_chrome_trace.*json", notebook)
-    line = line.replace('f\\"', f'    f"{tmp_path}/') + '")\n'
+    line = line.replace('f\\"', f'f"{tmp_path}/') + '")\n'
     text, last = (ROOT / "scripts" / f"{DDP}.py").read_text(), "    return parameters"
     assert text.count(last) == 1
     (tmp_path / f"{DDP}.py").write_text(text.replace(last, f"    {line}{last}"))

@@ -235,6 +235,31 @@ def test_of_two_ranks_with_a_wrong_argument_one_speaks(script):
     assert sum(text.count("\n") for text in caught.value.run.stderr.values()) == 1
 
 
+@pytest.mark.parametrize(
+    ("gpus", "rank", "found", "says"),
+    [
+        (0, 0, ("cpu", "gloo"), ""),
+        (1, 0, ("cpu", "gloo"), "too few GPUs (1): all ranks use the CPU\n"),
+        (1, 1, ("cpu", "gloo"), ""),
+        (2, 1, ("cuda:1", "nccl"), ""),
+        (8, 1, ("cuda:1", "nccl"), ""),
+    ],
+)
+def test_two_ranks_take_gpus_only_if_each_has_its_own(
+    gpus, rank, found, says, capfd, monkeypatch
+):
+    """Of one script, as all have the same function; with GPUs that are made up."""
+    monkeypatch.setenv("LOCAL_RANK", str(rank))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    taken = []
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    device, backend = runpy.run_path(f"{ROOT}/scripts/{RING}.py")["own_device"]()
+    assert (str(device), backend) == found
+    assert taken == ([rank] if backend == "nccl" else [])
+    assert capfd.readouterr() == ("", says)
+
+
 def test_a_rank_that_ends_as_it_records_leaves_the_old_file(tmp_path, monkeypatch):
     """Of one script, as all have the same recorder."""
     recorder = runpy.run_path(f"{ROOT}/scripts/{RING}.py")["save_recording"]
