@@ -127,9 +127,9 @@ def probe():
     return (time.perf_counter() - begin) / (time.thread_time() - used)
 
 
-def slowest(value, device):
+def slowest(value):
     """Return the largest value of all ranks, which go on together."""
-    value = torch.tensor(value, device=device)
+    value = torch.tensor(value)  # for gloo: with NCCL, GPUs would work to wait
     dist.all_reduce(value, dist.ReduceOp.MAX)
     return round(value.item(), 3)
 
@@ -138,17 +138,17 @@ def race(device, workload, samples, rounds):
     """Time all methods in turns, in another order each round, after a probe."""
     mine = METHODS if dist.get_rank() == 0 else METHODS[2:]
     lanes = {method: lane(method, device, workload, samples) for method in mine}
-    dist.barrier()  # all are ready
+    slowest(0.0)  # all are ready
     rows = []
     for step in range(1, rounds + 1):
         row = {"step": step, "rank": 0, "workload": workload, "ms": {}}
-        row["pace"] = slowest(probe(), device)
+        row["pace"] = slowest(probe())
         for method in random.Random(step).sample(METHODS, len(METHODS)):
             begin = time.perf_counter()
             if method in lanes:  # or rest, while rank 0 works
                 lanes[method]()
             took = time.perf_counter() - begin
-            row["ms"][method] = slowest(1000 * took / STEPS, device)
+            row["ms"][method] = slowest(1000 * took / STEPS)
         rows.append(row)
     return rows
 
@@ -227,8 +227,9 @@ def main():
         parser.error(f"--samples must be 5 or more, not {args.samples}")
 
     device, backend = own_device()
-    dist.init_process_group(backend, timeout=timedelta(minutes=1))
     be_one_device()
+    both = "gloo" if backend == "gloo" else "cpu:gloo,cuda:nccl"
+    dist.init_process_group(both, timeout=timedelta(minutes=1))
     rows, sizes = [], {}
     samples = {"computes": args.samples, "communicates": args.samples // 5}
     for workload, count in samples.items():
