@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ringside import Player, RankFailed, check, torchrun
-from ringside.draw.player import alike, image, spelt, spoken
+from ringside.draw.player import alike, image, spelt, lines
 from ringside.draw.timeline import describe, frame, rows
 from ringside.draw.timeline_layout import LANE
 from ringside.recording import Recording, read
@@ -146,11 +146,9 @@ def test_a_player_of_several_timelines_chooses_among_them():
     three = {"a": lane((0, 1)), "b": lane((0, 2)), "c": lane((0, 3))}
     player = Player(three)
     assert repr(player) == "Player: 4 states"
-    assert player.children[1].options == ("a", "b", "c", "all")
-    assert player.children[1].index == player.children[2].selected_index == 0
-    shown = [picture.value for picture in player.children[2].children]
-    assert shown[:3] == [image(frame(events)) for events in alike(three).values()]
-    assert shown[3] == player.fallback
+    assert [label for label, *_ in player.scenes] == ["all", "a", "b", "c"]
+    assert player.frames[1:] == [frame(events) for events in alike(three).values()]
+    assert image(player.frames[0]) == player.fallback
     kept = b64decode(re.search('base64,([^"]*)', player.fallback)[1]).decode()
     words = re.findall(r"<text[^>]*>([^<]*)</text>", kept)
     assert [word for word in words if word in three] == ["a", "b", "c"]
@@ -160,20 +158,18 @@ def test_a_player_of_several_timelines_chooses_among_them():
     assert tops == [tops[0], tops[0] + LANE, tops[0] + 2 * LANE]
 
 
-def test_a_long_description_has_a_line_for_each_rank_and_is_folded():
+def test_words_are_a_caption_and_a_line_for_each_rank():
     events = spelt(read(ROOT / "figures" / f"{DDP}.jsonl"))
     assert frame(events).count(">layer 6</text>") == 4, "the first one, too"
-    long = spoken(describe(events, 0))
-    assert "<details>" in long and "</details>" in long
-    lanes = [line.partition(":")[0] for line in long.split("<br>")[1:]]
-    assert lanes == [f"{way}, rank {r}" for way in ("flat", "buckets") for r in (0, 1)]
-    assert re.search(r"layer 6 done at \d+\.\d ms, layer 5 done at", long)
-    assert re.search(r"backward from 0\.0 to \d+\.\d ms", long)
-    short = spoken("start. All begin. rank 0: sum 1; rank 1: sum 2")
-    assert "<details>" not in short
-    assert (
-        short.count("<br>") == 2 and "All begin. <br>rank 0: sum 1<br>rank 1" in short
-    )
+    caption, *lanes = lines(describe(events, 0))
+    assert caption.startswith("Solid: backward") and caption.endswith(".")
+    names = [lane.partition(":")[0] for lane in lanes]
+    assert names == [f"{way}, rank {r}" for way in ("flat", "buckets") for r in (0, 1)]
+    assert re.search(r"layer 6 done at \d+\.\d ms, layer 5 done at", lanes[0])
+    assert re.search(r"backward from 0\.0 to \d+\.\d ms", lanes[0])
+    short = lines("start. All begin. rank 0: sum 1; rank 1: sum 2")
+    assert short == ["start. All begin.", "rank 0: sum 1", "rank 1: sum 2"]
+    assert lines("All is said.") == ["All is said."]
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_the_picture_that_the_notebook_keeps_is_of_the_committed_race():
     cells = nbformat.read(ROOT / "notebooks" / f"{SCRIPT}.ipynb", 4).cells
     [cell] = [cell for cell in cells if cell.source == "Player(race)"]
     kept = [output["data"]["text/html"] for output in cell.outputs]
-    assert kept == [Player(load(SCRIPT)).fallback]
+    assert kept == [Player(load(SCRIPT))._repr_html_()]
 
 
 def traffic(*given):

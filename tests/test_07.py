@@ -238,7 +238,7 @@ def test_a_moving_grid_ends_in_time_and_what_flies_can_be_followed(
         for rank in range(2)
     ]
     svg = animate(Recording(events, picture="grid", ranks=2, samples=2 * turns))
-    assert {*re.findall(r" ([\d.]+)s [a-z-]+ infinite", svg)} == {seconds}
+    assert {*re.findall(r" ([\d.]+)s [a-z-]+ 3}", svg)} == {seconds}
     assert svg.count("<use ") == (2 * turns * epochs if fly else 0)
 
 

@@ -1,6 +1,7 @@
 """Tests the recording of a ring, its pictures and its player: data in, text out."""
 
 import copy
+import json
 import random
 import re
 from xml.etree import ElementTree
@@ -158,23 +159,33 @@ def test_at_rest_the_moving_picture_shows_the_end(events):
 
 
 def test_the_player_has_all_steps_in_pictures_and_words(events):
-    player = Player(events)
-    controls, steps, stage, text = player.children
-    assert len(stage.children) == len(text.children) == len(steps.options) == 7
-    assert "step 3 of 6 · scatter-reduce" in text.children[3].value
-    assert all("<img alt=" in child.value for child in stage.children)
-    _, play, slider = controls.children
-    assert (play.max, slider.max) == (6, 6)
-    linked = {(j.source[0].model_id, j.target[0].model_id) for j in player.joints}
-    assert (play.model_id, slider.model_id) in linked
-    for part in (steps, stage, text):
-        assert (slider.model_id, part.model_id) in linked
+    page = Player(events)._repr_html_()
+    data = json.loads(re.search(r"parentElement, (.*)\);\n?</script>", page)[1])
+    assert data["stepped"] and len(data["states"]) == 7
+    for step, state in enumerate(data["states"]):
+        svg = "".join(data["pieces"][part] for part in state["parts"])
+        title = f"<title>{ring.describe(events, step)}</title>"
+        assert ring.frame(events, step) == svg.replace("<rect", title + "<rect", 1)
+        assert state["label"] == str(step)
+    caption, *held = state["words"]
+    assert caption == "after step 6 of 6 · allgather. Every rank has every sum."
+    assert held == [f"rank {r}: 1111 2222 3333 4444" for r in range(4)]
 
 
-def test_pictures_survive_where_widgets_do_not(events):
-    bundle = Player(events)._repr_mimebundle_()
-    assert bundle["text/html"] == image(animate(events))
-    assert bundle["text/plain"] == "Player: 7 states"
+def test_a_player_is_a_moving_picture_where_scripts_are_not_allowed(events):
+    page = Player(events)._repr_html_()
+    picture, _, script = page.partition("<script>")
+    assert picture == image(animate(events))
+    assert script.count("</script") == 1 and script.endswith("</script>")
+    assert page == Player(events)._repr_html_(), "no name in it differs each time"
+    assert Player({"</script>": events})._repr_html_().count("</script") == 1
+
+
+def test_a_picture_grows_with_the_text_around_it_and_stays_legible():
+    svg = '<svg width="{}"><title>t</title><text font-size="{}">t</text></svg>'
+    for width, size, em, least in ((700, 22, 50, 350), (1400, 11, 100, 1400)):
+        style = re.search('style="(width[^"]*)"', image(svg.format(width, size)))[1]
+        assert style == f"width:{em}em;max-width:100%;min-width:{least}px"
 
 
 def test_simulated_ranks_count_what_passes():

@@ -20,6 +20,7 @@ from .recording import ROOT, read
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python"}
 METADATA = {"kernelspec": KERNEL | {"name": "python3"}}
 METADATA |= {"language_info": {"name": "python"}}
+WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def draw(name: str, measure: bool = False) -> None:
@@ -57,10 +58,8 @@ def execute(path: Path, measured: bool = False) -> None:
             varies = "nbval-ignore-output" in after.metadata.get("tags", [])
             if varies and before.outputs and not measured:
                 after.outputs = before.outputs
-            for output in after.outputs:  # a player's name differs each time
-                output.get("data", {}).pop(
-                    "application/vnd.jupyter.widget-view+json", 0
-                )
+            for output in after.outputs:  # the name of a form differs each time
+                output.get("data", {}).pop(WIDGET, 0)
     nbformat.write(new, path)
 
 

@@ -1,6 +1,7 @@
 """Makes a picture of a recording. A recording passes through, in this order:
 
-player.py       Player, film, still, animate: asks for frames, makes a page of them
+player.py       Player, film, still, animate: asks for frames, makes a page of them;
+                player.js and .css are the controls on that page
 retell.py       where only bare facts were recorded, tells them as events that are drawn
 ring.py         ranks in a ring that pass chunks on; ring_motion.py moves them
 flow.py         ranks that hold numbers and send them; cards.py draws one rank's

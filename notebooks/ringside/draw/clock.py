@@ -5,6 +5,7 @@ whose program knows none of them sees the end of the run.
 """
 
 START, STEP, END = 1.2, 1.4, 2.4  # seconds
+ROUNDS = 3  # then it rests, and shows the end
 LONGEST = 12.0  # that a reader has to wait for the first state to come back
 TRAVEL, LOOK = 0.75, 0.6  # the part of a step in which its messages move
 
@@ -61,7 +62,7 @@ class Clock:
     def add(self, name: str, key: str, easing: str, still: str) -> None:
         self.rules[name] = (
             f"@keyframes {name}{{{key}}}"
-            f".{name}{{{still}animation:{name} {self.total:g}s {easing} infinite}}"
+            f".{name}{{{still}animation:{name} {self.total:g}s {easing} {ROUNDS}}}"
         )
 
     def style(self) -> str:

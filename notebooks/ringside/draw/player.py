@@ -1,43 +1,50 @@
 """Shows pictures in a notebook: stills that any reader sees, a player with controls.
 
-A notebook that is not trusted yet, or a page without a kernel, hides most outputs. An
-image with its data inside survives everywhere, so that is the only form used here.
+A notebook that is not trusted yet hides most outputs. An image with its data inside
+survives everywhere; beside it, a player has a script that puts itself in its place.
 """
 
+import json
 import re
 from base64 import b64encode
 from html import escape
-
-import ipywidgets as widgets
+from pathlib import Path
 
 from ..recording import Recording
 from . import flow, grid, race, ring, ring_motion, stream, timeline
 from .retell import TELLS
 from .timeline_layout import length
 
-LONG = 600  # characters of a description, more than its picture should have below it
+EM, LEAST = 14, 11  # pixels: of the text around a picture, of the smallest text in one
+HERE = Path(__file__).parent
+STYLE = " ".join((HERE / "player.css").read_text("utf-8").split())
+SCRIPT = re.sub(r"\n\s*", "\n", (HERE / "player.js").read_text("utf-8"))
+SCRIPT = SCRIPT.replace("STYLE", STYLE)
+
+
+def style(svg: str) -> str:
+    """Return how wide a picture is: it grows with text, and shrinks while legible."""
+    width = float(re.search(r' width="([\d.]+)"', svg)[1])
+    smallest = min(map(float, re.findall(r'font-size="([\d.]+)"', svg)), default=EM)
+    least = width * min(1, LEAST / smallest)
+    return f"width:{width / EM:.4g}em;max-width:100%;min-width:{least:.0f}px"
 
 
 def image(svg: str) -> str:
     """Return HTML that shows an SVG as an image; its title is the text alternative."""
     alt = re.search("<title>(.*?)</title>", svg, re.DOTALL)[1]
-    width = re.search(r' width="([\d.]+)"', svg)[1]
     data = b64encode(svg.encode()).decode()
     return (
-        f'<figure style="margin:0"><img alt="{alt}" style="max-width:100%" '
-        f'width="{width}" src="data:image/svg+xml;base64,{data}"></figure>'
+        f'<figure style="margin:0;overflow-x:auto"><img alt="{alt}" '
+        f'style="{style(svg)}" src="data:image/svg+xml;base64,{data}"></figure>'
     )
 
 
-def spoken(words: str) -> str:
-    """Return a description as HTML, with a line for each rank; a long one is folded."""
-    first = re.sub(
-        r"(\. )((?:[\w, ]+ \d+|the whole batch):)", r"\1<br>\2", escape(words), count=1
-    )
-    lines = f"<small>{first.replace('; ', '<br>')}</small>"
-    if len(words) > LONG:
-        lines = f"<details><summary>in words</summary>{lines}</details>"
-    return f'<div style="line-height:1.5">{lines}</div>'
+def lines(words: str) -> list[str]:
+    """Return a description in parts: its caption, then one for each rank or lane."""
+    head, *facts = words.split("; ")
+    caption, _, first = head.rpartition(". ")
+    return [f"{caption}.", first, *facts] if caption else [head, *facts]
 
 
 class Picture:
@@ -116,58 +123,58 @@ def stacked(timelines: dict[str, Recording]) -> Recording:
     return Recording(events, **header | {"lanes": lanes, "hues": hues})
 
 
-class Player(widgets.VBox):
+def scenes(events: list[dict] | dict[str, list[dict]]) -> list[tuple]:
+    """Return what a player shows: the label, the events and the step of each state."""
+    if isinstance(events, dict):
+        several = {label: spelt(each) for label, each in events.items()}
+        if drawing(next(iter(several.values()))) is timeline:
+            several = alike(several)
+            several = {"all": stacked(several)} | several
+        return [
+            (k, each, drawing(each).states(each) - 1) for k, each in several.items()
+        ]
+    events = spelt(events)
+    steps = range(drawing(events).states(events))
+    names = steps
+    if drawing(events) is race:
+        names = [f"a model that {work}" for work in events.header["samples"]]
+    return [(str(name), events, step) for name, step in zip(names, steps)]
+
+
+class Player:
     """Plays a recording: buttons, a slider and the arrow keys choose the step.
 
     Given several recordings by label, they choose among those, each seen to its end;
-    several timelines are also shown all at once, on one scale.
-    The parts are joined in the browser, so they work without a kernel too.
+    several timelines are first shown all at once, on one scale. A race has models.
     """
 
     def __init__(self, events: list[dict] | dict[str, list[dict]]):
-        if isinstance(events, dict):
-            several = {label: spelt(each) for label, each in events.items()}
-            if drawing(next(iter(several.values()))) is timeline:
-                several = alike(several)
-                several["all"] = stacked(several)
-            shown = [
-                (each, drawing(each).states(each) - 1) for each in several.values()
-            ]
-            labels, name, wide = list(several), "Which:", "8em"
-            moving = image(drawing(shown[-1][0]).frame(*shown[-1]))
-        else:
-            events = spelt(events)
-            steps = range(drawing(events).states(events))
-            shown = [(events, step) for step in steps]
-            labels, name, wide = [str(step) for step in steps], "Step:", "3.2em"
-            whole = drawing(events) is grid  # where all is seen at once
-            moving = image(grid.strip(events) if whole else animate(events))
-        last = len(shown) - 1
-        pictures = [image(drawing(e).frame(e, step)) for e, step in shown]
-        words = [drawing(e).describe(e, step) for e, step in shown]
-        self.fallback = moving if len(moving) < 40_000 else pictures[-1]
-        slider = widgets.IntSlider(min=0, max=last, description=name)
-        play = widgets.Play(min=0, max=last, interval=1400)
-        name = widgets.Label("Play, stop, repeat:")  # its buttons have no names
-        steps = widgets.ToggleButtons(
-            options=labels,
-            style={"button_width": wide},
-            tooltips=words,
-        )
-        stage = widgets.Stack([widgets.HTML(p) for p in pictures], selected_index=0)
-        text = widgets.Stack([widgets.HTML(spoken(w)) for w in words], selected_index=0)
-        self.joints = [
-            widgets.jslink((play, "value"), (slider, "value")),
-            widgets.jslink((slider, "value"), (steps, "index")),
-            widgets.jslink((slider, "value"), (stage, "selected_index")),
-            widgets.jslink((slider, "value"), (text, "selected_index")),
-        ]
-        super().__init__([widgets.HBox([name, play, slider]), steps, stage, text])
-        self.states = last + 1
+        self.scenes = scenes(events)
+        _, first, _ = self.scenes[0]
+        self.stepped = not isinstance(events, dict) and drawing(first) is not race
+        self.frames = [drawing(each).frame(each, step) for _, each, step in self.scenes]
+        moving = self.frames[0]
+        if not isinstance(events, dict):
+            whole = drawing(first) is grid  # where all is seen at once
+            moving = grid.strip(first) if whole else animate(first)
+        self.fallback = image(moving if len(moving) < 30_000 else self.frames[-1])
 
     def __repr__(self) -> str:
-        return f"Player: {self.states} states"
+        return f"Player: {len(self.frames)} states"
 
-    def _repr_mimebundle_(self, **kwargs):
-        bundle = super()._repr_mimebundle_(**kwargs)
-        return bundle | {"text/html": self.fallback}
+    def _repr_html_(self) -> str:
+        """Return the picture, and the script that makes a player of it."""
+        pieces, states = {}, []  # what frames have in common is written once
+        for (label, events, step), svg in zip(self.scenes, self.frames):
+            bare = re.sub("<title>.*?</title>", "", svg, flags=re.DOTALL)
+            parts = [
+                pieces.setdefault(part, len(pieces)) for part in re.split("(?=<)", bare)
+            ]
+            words = lines(drawing(events).describe(events, step))
+            states.append(
+                {"label": label, "words": words, "style": style(svg), "parts": parts}
+            )
+        data = {"stepped": self.stepped, "states": states, "pieces": list(pieces)}
+        plain = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+        script = SCRIPT.replace("DATA", plain.replace("</", "<\\/"))
+        return f"{self.fallback}<script>{script}</script>"

@@ -1,0 +1,75 @@
+/* Makes a player of the picture beside this script. Its state is the page: it needs no
+   kernel and no network. Where no script may run, that picture stays as it is. */
+((page, { stepped, states, pieces }) => {
+  const player = document.createElement("form");
+  const [name, last] = [stepped ? "Step" : "Show", states.length - 1];
+  player.className = "ringside-player";
+  player.innerHTML = `<style>STYLE</style>
+    <div class="time" ${stepped ? "" : "hidden"}>
+      <button type="button">Play</button>
+      <input type="range" value="0" max="${last}" aria-label="${name}">
+      <label><input type="checkbox"> Repeat</label>
+    </div>
+    <div class="choice" role="radiogroup" aria-label="${name}">${name}</div>
+    <div class="stage"></div>
+    <p role="status"></p>
+    <details><summary>In words</summary><ul></ul></details>`;
+  const [play, slider, repeat, choice, stage, caption, facts] = [
+    "button", "[type=range]", "[type=checkbox]", ".choice", ".stage", "p", "ul",
+  ].map((selector) => player.querySelector(selector));
+  const make = (tag, how, inside = []) => {
+    const made = Object.assign(document.createElement(tag), how);
+    made.append(...inside);
+    return made;
+  };
+  states.forEach(({ label, words, style, parts }, i) => {
+    const svg = encodeURIComponent(parts.map((part) => pieces[part]).join(""));
+    const button = make("input", { type: "radio", name: "state", value: i });
+    choice.append(make("label", {}, [button, label]));
+    const src = `data:image/svg+xml,${svg}`;
+    stage.append(make("img", { src, style, alt: words.join(" ") }));
+  });
+
+  let now, timer;
+  const show = (state) => {
+    now = slider.value = state;
+    [...stage.children].forEach((picture, i) => {
+      picture.style.visibility = i === now ? "" : "hidden"; // keeps its place
+    });
+    choice.children[now].control.checked = true;
+    const [first, ...rest] = states[now].words;
+    caption.textContent = first;
+    facts.replaceChildren(...rest.map((fact) => make("li", {}, [fact])));
+  };
+  const run = (on) => {
+    clearInterval(timer);
+    timer = on && setInterval(next, 1400);
+    play.textContent = on ? "Pause" : "Play";
+  };
+  const next = () => {
+    if (now < last) show(now + 1);
+    else if (repeat.checked && player.isConnected) show(0);
+    else run(false);
+  };
+  play.onclick = () => {
+    if (!timer && now === last) show(0);
+    run(!timer);
+  };
+  player.oninput = ({ target }) => {
+    if (target === repeat) return;
+    run(false);
+    show(Number(target.value));
+  };
+  player.onkeydown = (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+    if (["Tab", "Escape"].includes(event.key)) return;
+    event.stopPropagation(); // Jupyter would take it for a command, and leave the cell
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by || ![play, repeat].includes(event.target)) return;
+    run(false); // the slider and the choices have arrow keys of their own
+    show(Math.min(Math.max(now + by, 0), last));
+  };
+  player.onsubmit = () => false; // Enter sends nothing away
+  show(0);
+  page.querySelector("figure").replaceWith(player);
+})(document.currentScript.parentElement, DATA);
