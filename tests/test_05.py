@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ringside import Player, RankFailed, check, torchrun
-from ringside.draw.player import alike, image, spelt, lines
+from ringside.draw.player import alike, image, lines, spelt
 from ringside.draw.timeline import describe, frame, rows
 from ringside.draw.timeline_layout import LANE
 from ringside.recording import Recording, read

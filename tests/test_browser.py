@@ -11,9 +11,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import nbconvert
 import nbformat
 import psutil
 import pytest
+from ringside import Player, load
 
 ROOT = Path(__file__).resolve().parents[1]
 STEM = "04_ring_all_reduce"
@@ -29,6 +31,8 @@ def stuck(rank, world_size):
     dist.send(torch.zeros(0), (rank + 1) % world_size)
 torchrun(stuck, ranks=4)"""
 PICTURE = re.compile(r"<img |<svg |!\[[^]]+\]\(")
+SCRIPT = re.compile("<script>.*?</script>", re.DOTALL)  # it has pictures of its own
+PLAYER = ".ringside-player"
 COUNT = "cells => cells.map(cell => cell.querySelectorAll('img').length)"
 ERROR = '.jp-Notebook [data-mime-type="application/vnd.jupyter.stderr"]'
 DONE = f"""() => document.querySelector('{ERROR}') || [...document.querySelectorAll(
@@ -152,7 +156,8 @@ def ran(lab):
 def test_untrusted_lesson_shows_its_pictures(lab):
     """A fresh clone is not trusted; JupyterLab then hides most kinds of picture."""
     lab.lesson.get_by_title("Notebook not trusted").wait_for()
-    kept = [len(PICTURE.findall(str(c.get("outputs", c.source)))) for c in lab.cells]
+    seen = [SCRIPT.sub("", str(c.get("outputs", c.source))) for c in lab.cells]
+    kept = [len(PICTURE.findall(text)) for text in seen]
     assert kept[0] == 1
     cells = lab.lesson.locator(".jp-Notebook .jp-Cell")
     assert wait(lambda: cells.evaluate_all(COUNT) == kept, 20), f"not all of {kept}"
@@ -167,21 +172,117 @@ def test_all_cells_run(ran):
     """No cell fails, the real run says ok, and the player is alive."""
     assert ran.locator(ERROR).all_text_contents() == []
     ran.get_by_text("ok: 4 ranks").first.wait_for()
-    ran.locator(".widget-play").first.wait_for()
+    ran.locator(PLAYER).wait_for()
+
+
+def steps(player):
+    """By button, arrow key and Play, the picture and what is said of it change."""
+
+    def shown(step):
+        begin = f"after step {step} of 6 · "
+        player.locator(f'img:visible[alt^="{begin}"]').wait_for()
+        assert player.locator("img:visible").count() == 1
+        assert player.get_by_role("status").text_content().startswith(begin)
+        assert player.get_by_role("radio", name=str(step), exact=True).is_checked()
+        assert player.get_by_role("slider", name="Step").input_value() == str(step)
+        assert player.evaluate("player => player.contains(document.activeElement)")
+
+    player.get_by_role("radio", name="2", exact=True).check()
+    shown(2)
+    player.page.keyboard.press("ArrowRight")
+    shown(3)
+    player.get_by_role("slider", name="Step").focus()
+    player.page.keyboard.press("ArrowLeft")
+    shown(2)
+    player.get_by_role("button", name="Play").click()
+    shown(4)
+    player.page.keyboard.press("ArrowRight")
+    shown(5)
+    player.get_by_role("button", name="Play").wait_for()  # it was Pause
 
 
 def test_player_steps(ran):
-    """A button, an arrow key and Play each change the picture and its words."""
-    player = ran.locator(".jp-OutputArea-output", has=ran.locator(".widget-play")).first
-    player.get_by_role("button", name="2", exact=True).click()
-    player.get_by_text("step 2 of 6 · scatter-reduce").wait_for()
-    player.locator('img:visible[alt^="after step 2 of 6 · scatter-reduce"]').wait_for()
-    player.locator(".noUi-handle").focus()
-    ran.keyboard.press("ArrowRight")
-    player.get_by_text("step 3 of 6 · scatter-reduce").wait_for()
-    player.locator(".widget-play button").first.click()
-    player.get_by_text("step 5 of 6 · allgather").wait_for()
-    player.locator('img:visible[alt^="after step 5 of 6 · allgather"]').wait_for()
+    """Also with the mouse, and no arrow key makes Jupyter go to another cell."""
+    player, active = ran.locator(PLAYER), ran.locator(".jp-Cell.jp-mod-active")
+    player.get_by_text("1", exact=True).click()
+    player.locator('img:visible[alt^="after step 1 of 6"]').wait_for()
+    assert active.locator(PLAYER).count() == 1
+    steps(player)
+    for control in (player.get_by_role("button"), player.get_by_role("group").first):
+        control.focus()
+        for key in ("ArrowDown", "ArrowUp", "ArrowLeft", "x", "Enter"):
+            ran.keyboard.press(key)
+    assert active.locator(PLAYER).count() == 1
+    assert player.evaluate("player => player.contains(document.activeElement)")
+
+
+def test_a_saved_lesson_reopens_whole(lab, ran):
+    """The state of a player is the page: no kernel stands behind it."""
+    ran.get_by_role("button", name="Save and create checkpoint").click()
+    ran.locator("#jp-main-dock-panel .lm-mod-current:not(.jp-mod-dirty)").wait_for()
+    ran.close()
+    page = lab.open(STEM)
+    page.get_by_title("Notebook trusted").wait_for()
+    page.get_by_role("menuitem", name="Kernel", exact=True).click()
+    page.get_by_role("menuitem", name="Shut Down Kernel", exact=True).click()
+    page.get_by_text("No Kernel").first.wait_for()
+    steps(page.locator(PLAYER))
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def exported(lab):
+    """The committed lesson as an HTML page, in a browser that reaches no network."""
+    source = lab.course / "notebooks" / f"{STEM}.ipynb"
+    body, _ = nbconvert.HTMLExporter().from_filename(source)
+    file, page = source.with_suffix(".html"), lab.browser.new_page()
+    file.write_text(body, encoding="utf-8")
+    page.route("http*://**", lambda route: route.abort())
+    page.goto(file.as_uri())
+    return page
+
+
+def test_an_exported_page_steps(exported):
+    steps(exported.locator(PLAYER))
+
+
+def test_all_controls_have_names(exported):
+    """What a screen reader says of each; no control is left without."""
+    player = exported.locator(PLAYER)
+    named = [("button", "Play"), ("slider", "Step"), ("checkbox", "Repeat")]
+    named += [("radiogroup", "Step"), *(("radio", str(step)) for step in range(7))]
+    for role, name in [*named, ("group", "Picture")]:
+        assert player.get_by_role(role, name=name, exact=True).count() == 1, name
+    assert player.locator("button, input, [tabindex]").count() == 3 + 7 + 1
+
+
+@pytest.mark.parametrize("width", [900, 700, 350])
+def test_a_narrow_or_zoomed_window_cuts_nothing(exported, width):
+    """Controls wrap, the slider keeps a track, text in pictures stays legible."""
+    exported.set_viewport_size({"width": width, "height": 600})
+    player = exported.locator(PLAYER)
+    room = player.bounding_box()
+    for control in player.locator("button, label, [type=range]").all():
+        box = control.bounding_box()
+        assert room["x"] <= box["x"]
+        assert box["x"] + box["width"] <= room["x"] + room["width"]
+        assert control.evaluate("c => c.scrollWidth <= c.clientWidth + 2")
+    assert player.get_by_role("slider").bounding_box()["width"] > 100
+    assert room["x"] + room["width"] <= width
+    for picture in exported.locator("img:visible[style]").all():
+        scale = picture.evaluate("p => p.width / p.naturalWidth")
+        assert 12 * scale > 10.9, "the smallest text has 12 pixels"
+
+
+def test_equal_players_do_not_disturb_each_other(lab):
+    """Nothing in them has a name that holds for the whole page."""
+    page, player = lab.browser.new_page(), Player(load(STEM))._repr_html_()
+    page.set_content(f"<div>{player}</div>" * 2)
+    first, second = page.locator(PLAYER).all()
+    steps(second)
+    first.locator('img:visible[alt^="start"]').wait_for()
+    assert first.get_by_role("radio", name="0").is_checked()
+    assert second.get_by_role("radio", name="5").is_checked()
 
 
 def test_reduced_motion(lab, launch):
@@ -208,6 +309,16 @@ def test_lab_shows_the_lessons_and_no_news(lab):
     assert listed.evaluate_all(cut) == 0
     page.wait_for_timeout(3000)  # time for a question about news
     assert page.locator(".Toastify__toast, .jp-Dialog").all_inner_texts() == []
+
+
+def test_a_moving_picture_comes_to_rest(lab):
+    """After its rounds it shows what it shows to those who ask for less motion."""
+    page = lab.browser.new_page()
+    page.goto((lab.course / "figures" / f"{STEM}.svg").as_uri())
+    page.evaluate("document.getAnimations().forEach(a => a.finish())")  # or it throws
+    rest = page.screenshot()
+    page.emulate_media(reduced_motion="reduce")
+    assert page.screenshot() == rest and page.evaluate("document.getAnimations()") == []
 
 
 def test_interrupt_leaves_no_rank(lab):

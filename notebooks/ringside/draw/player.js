@@ -11,7 +11,7 @@
       <label><input type="checkbox"> Repeat</label>
     </div>
     <div class="choice" role="radiogroup" aria-label="${name}">${name}</div>
-    <div class="stage"></div>
+    <div class="stage" role="group" aria-label="Picture" tabindex="0"></div>
     <p role="status"></p>
     <details><summary>In words</summary><ul></ul></details>`;
   const [play, slider, repeat, choice, stage, caption, facts] = [
@@ -23,18 +23,18 @@
     return made;
   };
   states.forEach(({ label, words, style, parts }, i) => {
-    const svg = encodeURIComponent(parts.map((part) => pieces[part]).join(""));
     const button = make("input", { type: "radio", name: "state", value: i });
     choice.append(make("label", {}, [button, label]));
+    const svg = encodeURIComponent(parts.map((part) => pieces[part]).join(""));
     const src = `data:image/svg+xml,${svg}`;
     stage.append(make("img", { src, style, alt: words.join(" ") }));
   });
 
   let now, timer;
   const show = (state) => {
-    now = slider.value = state;
+    now = slider.value = Math.min(Math.max(state, 0), last);
     [...stage.children].forEach((picture, i) => {
-      picture.style.visibility = i === now ? "" : "hidden"; // keeps its place
+      picture.style.visibility = i === now ? "" : "hidden"; // its room stays
     });
     choice.children[now].control.checked = true;
     const [first, ...rest] = states[now].words;
@@ -47,27 +47,27 @@
     play.textContent = on ? "Pause" : "Play";
   };
   const next = () => {
-    if (now < last) show(now + 1);
-    else if (repeat.checked && player.isConnected) show(0);
-    else run(false);
+    if (now === last && !(repeat.checked && player.isConnected)) run(false);
+    else show(now === last ? 0 : now + 1);
+  };
+  const step = (state) => {
+    run(false);
+    show(state);
   };
   play.onclick = () => {
     if (!timer && now === last) show(0);
     run(!timer);
   };
-  player.oninput = ({ target }) => {
-    if (target === repeat) return;
-    run(false);
-    show(Number(target.value));
-  };
+  player.oninput = ({ target }) => target === repeat || step(Number(target.value));
   player.onkeydown = (event) => {
+    const { key, target } = event;
     if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
-    if (["Tab", "Escape"].includes(event.key)) return;
-    event.stopPropagation(); // Jupyter would take it for a command, and leave the cell
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!by || ![play, repeat].includes(event.target)) return;
-    run(false); // the slider and the choices have arrow keys of their own
-    show(Math.min(Math.max(now + by, 0), last));
+    if (key !== "Tab" && key !== "Escape") event.stopPropagation();
+    // or Jupyter takes a key for a command: an arrow would leave the cell
+    const scrolls = stage.scrollWidth > stage.clientWidth && target === stage;
+    const own = target.matches("[type=radio], [type=range]"); // they step by themselves
+    if (scrolls || own || !/^Arrow(Left|Right)$/.test(key)) return;
+    step(now + (key === "ArrowRight" ? 1 : -1));
   };
   player.onsubmit = () => false; // Enter sends nothing away
   show(0);
