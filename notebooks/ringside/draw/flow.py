@@ -116,18 +116,16 @@ def frame(events: list[dict], step: int) -> str:
     return svg(layout.width, layout.height, describe(events, step), body)
 
 
-def strip(events: list[dict], columns: int = 2) -> str:
-    """Return all stills on one sheet."""
+def strip(events: list[dict]) -> str:
+    """Return all stills side by side."""
     layout = Layout(events)
-    columns = min(columns, len(layout.rows))
-    lines = -(-len(layout.rows) // columns)
     body = f'<defs><g id="s">{scenery(layout)}</g></defs>'
     for step in range(len(layout.rows)):
-        x, y = step % columns * layout.width, step // columns * layout.height
-        body += f'<g transform="translate({n(x)} {n(y)})">{meeting(layout, step)}'
+        place = f"translate({n(step * layout.width)} 0)"
+        body += f'<g transform="{place}">{meeting(layout, step)}'
         body += f'<use href="#s"/>{inside(layout, step)}</g>'
     title = f"All {len(layout.rows)} states of a run of {layout.size} ranks"
-    return svg(columns * layout.width, lines * layout.height, title, body)
+    return svg(len(layout.rows) * layout.width, layout.height, title, body)
 
 
 def animate(events: list[dict]) -> str:

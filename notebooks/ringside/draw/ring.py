@@ -234,17 +234,15 @@ def frame(events: list[dict], step: int) -> str:
     return svg(layout.width, layout.height, describe(events, step), body)
 
 
-def strip(events: list[dict], columns: int = 2) -> str:
-    """Return all stills on one sheet, for print and for readers who want to stop."""
+def strip(events: list[dict]) -> str:
+    """Return all stills side by side, for readers who want to stop and compare."""
     rows = table(events)
     layout = Layout(len(rows[0]))
-    columns = min(columns, len(rows))
-    lines = -(-len(rows) // columns)
     body = f'<defs><g id="s">{scenery(layout)}</g><g id="a">{arrows(layout)}</g></defs>'
     for step in range(len(rows)):
-        x, y = step % columns * layout.width, step // columns * layout.height
-        body += f'<g transform="translate({n(x)} {n(y)})"><use href="#s"/>'
+        place = f"translate({n(step * layout.width)} 0)"
+        body += f'<g transform="{place}"><use href="#s"/>'
         body += '<use href="#a"/>' if step else ""
         body += inside(layout, rows, step) + "</g>"
     title = f"All {len(rows)} states of a ring all-reduce over {layout.ranks} ranks"
-    return svg(columns * layout.width, lines * layout.height, title, body)
+    return svg(len(rows) * layout.width, layout.height, title, body)
