@@ -58,8 +58,9 @@ def execute(path: Path, measured: bool = False) -> None:
             varies = "nbval-ignore-output" in after.metadata.get("tags", [])
             if varies and before.outputs and not measured:
                 after.outputs = before.outputs
-            for output in after.outputs:  # the name of a form differs each time
-                output.get("data", {}).pop(WIDGET, 0)
+            for output in after.outputs:  # a form is not there before it is run
+                if output.get("data", {}).pop(WIDGET, 0):
+                    output.data["text/plain"] = "Run this cell: then you can choose."
     nbformat.write(new, path)
 
 

@@ -22,10 +22,11 @@
     made.append(...inside);
     return made;
   };
+  const tags = pieces.split(/(?=<)/);
   states.forEach(({ label, words, style, parts }, i) => {
     const button = make("input", { type: "radio", name: "state", value: i });
     choice.append(make("label", {}, [button, label]));
-    const svg = encodeURIComponent(parts.map((part) => pieces[part]).join(""));
+    const svg = encodeURIComponent(parts.map((part) => tags[part]).join(""));
     const src = `data:image/svg+xml,${svg}`;
     stage.append(make("img", { src, style, alt: words.join(" ") }));
   });

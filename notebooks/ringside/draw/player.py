@@ -167,14 +167,13 @@ class Player:
         pieces, states = {}, []  # what frames have in common is written once
         for (label, events, step), svg in zip(self.scenes, self.frames):
             bare = re.sub("<title>.*?</title>", "", svg, flags=re.DOTALL)
-            parts = [
-                pieces.setdefault(part, len(pieces)) for part in re.split("(?=<)", bare)
-            ]
+            bare = re.sub('="([^"\']*)"', r"='\1'", bare)  # a notebook escapes "
+            tags = re.split("(?=<)", bare)[1:]
+            parts = [pieces.setdefault(tag, len(pieces)) for tag in tags]
             words = lines(drawing(events).describe(events, step))
-            states.append(
-                {"label": label, "words": words, "style": style(svg), "parts": parts}
-            )
-        data = {"stepped": self.stepped, "states": states, "pieces": list(pieces)}
+            about = {"label": label, "words": words, "style": style(svg)}
+            states.append(about | {"parts": parts})
+        data = {"stepped": self.stepped, "states": states, "pieces": "".join(pieces)}
         plain = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
         script = SCRIPT.replace("DATA", plain.replace("</", "<\\/"))
         return f"{self.fallback}<script>{script}</script>"
