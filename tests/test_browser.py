@@ -285,6 +285,21 @@ def test_equal_players_do_not_disturb_each_other(lab):
     assert second.get_by_role("radio", name="5").is_checked()
 
 
+def test_what_is_chosen_has_its_room(lab):
+    """Among pictures of two heights, all begin in one place, and nothing jumps."""
+    page, race = lab.browser.new_page(), load("05_distributed_data_parallel")
+    page.set_content(f"<div>{Player({'a': race, 'b': race})._repr_html_()}</div>")
+    player, seen = page.locator(PLAYER), []
+    for label in ("all", "a", "b"):
+        player.get_by_role("radio", name=label, exact=True).check()
+        picture = player.locator("img:visible").bounding_box()
+        room = player.bounding_box()["height"]
+        seen.append((picture["y"], room, picture["height"]))
+    tops, rooms, heights = zip(*seen)
+    assert len({*tops}) == len({*rooms}) == 1
+    assert heights[0] > 1.5 * heights[1]
+
+
 def test_reduced_motion(lab, launch):
     """The picture moves, unless the reader has asked the system for less motion."""
     (lab.course / "picture.html").write_text(f'<img src="figures/{STEM}.svg">')
