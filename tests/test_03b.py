@@ -52,7 +52,8 @@ def test_every_collective_has_a_card_that_moves():
     assert sorted(names) == sorted({event["phase"] for event in recording})
     for line, cell in zip(lines, cards):
         own = only(recording, *re.findall('"(.+?)"', line))
-        assert cell.outputs[-1].data["text/html"] == image(animate(own))
+        shown = cell.outputs[-1].data["text/html"]
+        assert shown.startswith(image(animate(own)))
 
 
 def test_a_root_that_is_not_there_gets_one_line(capsys):

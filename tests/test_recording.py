@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from ringside import Notes, Recording, WrongRecording
+from ringside import Notes, Player, Recording, WrongRecording
+from ringside.draw.player import DRAWS
+from ringside.draw.retell import TELLS
 from ringside.recording import FIELDS, KINDS, read, whole
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,6 +46,18 @@ def test_every_field_is_in_the_table(name):
         assert event.keys() <= FIELDS.keys()
 
 
+def test_each_kind_is_drawn_or_told_as_one_that_is():
+    assert DRAWS.keys() | TELLS.keys() == KINDS.keys()
+    assert not DRAWS.keys() & TELLS.keys()
+
+
+def test_what_a_cell_has_made_is_looked_at_too():
+    with pytest.raises(WrongRecording, match="event 0 has no 'holds', as flow needs"):
+        Player(Recording([{"step": 0, "rank": 0, "phase": "x"}], picture="flow"))
+    with pytest.raises(WrongRecording, match="picture is None, none of"):
+        Player([{"step": 0, "rank": 0, "chunks": [1]}])
+
+
 def test_the_table_has_what_kinds_of_picture_need():
     assert set(" ".join(KINDS.values()).split()) <= FIELDS.keys()
 
@@ -64,7 +78,7 @@ def test_a_field_that_lacks_is_named(name):
 def test_an_unknown_kind_of_picture_is_refused(header, tmp_path):
     path = tmp_path / "08_new.jsonl"
     path.write_text(json.dumps({"lesson": "08_new", "ranks": 2} | header) + "\n")
-    with pytest.raises(WrongRecording, match="is no kind of picture: .* ring, flow,"):
+    with pytest.raises(WrongRecording, match="picture is .*, none of ring, flow,"):
         read(path)
 
 

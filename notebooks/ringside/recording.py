@@ -98,7 +98,7 @@ def whole(events: Recording) -> Recording:
     kind = getattr(events, "header", {}).get("picture")
     if kind not in KINDS:
         there = ", ".join(KINDS)
-        raise WrongRecording(f"{kind!r} is no kind of picture: a header names {there}")
+        raise WrongRecording(f"the header's picture is {kind!r}, none of {there}")
     for number, event in enumerate(events):
         for name in KINDS[kind].split():
             if name not in event:

@@ -10,11 +10,19 @@ from base64 import b64encode
 from html import escape
 from pathlib import Path
 
-from ..recording import Recording
+from ..recording import Recording, whole
 from . import flow, grid, race, ring, ring_motion, stream, timeline
 from .retell import TELLS
 from .timeline_layout import length
 
+DRAWS = {
+    "ring": ring,
+    "flow": flow,
+    "timeline": timeline,
+    "race": race,
+    "grid": grid,
+    "stream": stream,
+}
 EM, LEAST = 14, 11  # pixels: of the text around a picture, of the smallest text in one
 HERE = Path(__file__).parent
 STYLE = " ".join((HERE / "player.css").read_text("utf-8").split())
@@ -60,21 +68,15 @@ class Picture:
         return re.search("<title>(.*?)</title>", self.svg, re.DOTALL)[1]
 
 
-def kind_of(events: list[dict]) -> str:
-    """Return the name of the picture that the events' header asks for."""
-    return getattr(events, "header", {}).get("picture", "ring")
-
-
-def spelt(events: list[dict]) -> list[dict]:
+def spelt(events: Recording) -> Recording:
     """Return bare facts as what a module draws, and all other events as they are."""
-    tell = TELLS.get(kind_of(events))
+    tell = TELLS.get(whole(events).header["picture"])
     return tell(events) if tell else events
 
 
-def drawing(events: list[dict]):
+def drawing(events: Recording):
     """Return the module that draws such events."""
-    kinds = {"ring": ring, "flow": flow, "timeline": timeline, "race": race}
-    return (kinds | {"grid": grid, "stream": stream})[kind_of(events)]
+    return DRAWS[events.header["picture"]]
 
 
 def animate(events: list[dict]) -> str:
