@@ -105,7 +105,7 @@ def by_ranks(means, counts):
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (lambda means, counts: None, "your turn"),
+        (lambda means, counts: ..., "your turn"),
         (lambda means, counts: print(end=""), "returned None"),
         (
             lambda means, counts: sum(means) / len(means),
@@ -117,7 +117,7 @@ def by_ranks(means, counts):
         (lambda means, counts: 1.8, "gave 1.8, not 3.25"),
         (lambda means, counts: 12.5, "gave 12.5, not 3.25"),
         (lambda means, counts: 3.25, "[2, 2, 2, 2]) gave 3.25, not 4"),
-        (needs_samples, "weigh([5.0, 0.0], [3, 0]) raised ZeroDivisionError"),
+        (needs_samples, "weigh([5.0, 0.0], [3, 0]): it raised ZeroDivision"),
         (lambda means, counts: sum(means) / sum(counts), "stands for all samples"),
         (
             lambda means, counts: sum(m / c for m, c in zip(means, counts)),
@@ -190,7 +190,7 @@ def by_autograd(w, x, y, all_reduce):
 @pytest.mark.parametrize(
     ("program", "says"),
     [
-        (lambda w, x, y, all_reduce: None, "your turn"),
+        (lambda w, x, y, all_reduce: ..., "your turn"),
         (forgets, "it returned None"),
         (alone, "the weights end apart"),
         (total, "4 times too long"),

@@ -194,7 +194,7 @@ RIGHT = {
     ("answers", "says"),
     [
         (RIGHT | {"weights": ...}, "your turn"),
-        ({"weights": "broadcast"}, "mean_loss has no call"),
+        ({"weights": "broadcast"}, "missing a required argument: 'mean_loss'"),
         (RIGHT | {"weights": "scatter"}, "weights: scatter gives the pieces of one"),
         (RIGHT | {"mean_loss": "reduce"}, "mean_loss: reduce gives the sum to one"),
         (RIGHT | {"predictions": "all_gather"}, "everyone's to all; here rank 0 alone"),

@@ -297,7 +297,6 @@ def right_order(full):
     ("launch", "says"),
     [
         (lambda full: ..., "your turn"),
-        (lambda full: None, "your turn"),
         (lambda full: full.clear(), "gave None: a list of lists"),
         (lambda full: full, "launch([0, 1, 2]) gave [0, 1, 2]: a list of lists"),
         (lambda full: [[bucket] for bucket in full], "begins [1, 0, 2]"),

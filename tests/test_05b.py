@@ -152,7 +152,7 @@ def by_its_name(model, batches):
 @pytest.mark.parametrize(
     ("program", "says"),
     [
-        (lambda model, batches: None, "your turn"),
+        (lambda model, batches: ..., "your turn"),
         (backward_inside, "the forward decides"),
         (all_inside, "no backward averages"),
         (none_inside, "3 backwards average"),
@@ -164,7 +164,7 @@ def by_its_name(model, batches):
         (lambda model, batches: sum(map(model, batches)).backward(), "a sum keeps all"),
         (lambda model, batches: (model(1) + model(2)).backward(), "a sum keeps all"),
         (lambda model, batches: (model(1) / 2).backward(), "divide no loss"),
-        (lambda model, batches: model.zero_grad(), "your turn"),
+        (lambda model, batches: model.zero_grad(), "no backward ran"),
         (lambda model, batches: [*map(model, batches)], "no backward ran"),
         (forgets_the_others, "zero_grad forgot"),
         (forward_inside, "right: "),

@@ -264,7 +264,7 @@ def ring(compute, size, slow, ranks):
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (lambda c, s, m, n: None, "your turn"),
+        (lambda c, s, m, n: ..., "your turn"),
         (lambda c, s, m, n: print(end=""), "returned None"),
         (lambda c, s, m, n: c, "have to be sent"),
         (lambda c, s, m, n: c + s * m, "sends the gradient once"),
@@ -293,7 +293,7 @@ RIGHT = {"a": "loaders", "b": "order", "c": "warm-up", "d": "batch"}
     [
         (RIGHT | {"a": ...}, "your turn"),
         (RIGHT | {"a": "luck"}, "each one of loaders, order, warm-up, batch"),
-        ({"a": "loaders"}, "give a, b, c and d"),
+        ({"a": "loaders"}, "flaws(a, b, c, d): missing a required argument: 'b'"),
         (RIGHT | {"a": "batch"}, "how many processes read"),
         (RIGHT | {"b": "warm-up"}, "what else changed"),
         (RIGHT | {"c": "order"}, "is 135 ms"),

@@ -335,7 +335,7 @@ def last_again(n, r, w, s, e):
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (lambda *case: None, "your turn"),
+        (lambda *case: ..., "your turn"),
         (lambda *case: print(end=""), "it returned None"),
         (lambda *case: 1 / 0, "ZeroDivisionError"),
         (lambda n, r, w, s, e: order(n, s + e), "this rank reads all samples"),

@@ -162,7 +162,7 @@ def mine(r, w, k, n, samples):
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (lambda *place: None, "your turn"),
+        (lambda *place: ..., "your turn"),
         (lambda *place: print(end=""), "it returned None"),
         (lambda *place: 1 / 0, "ZeroDivisionError"),
         (lambda r, w, k, n, s: range(s), "who tells workers apart?"),

@@ -1,16 +1,25 @@
 """Tests the checkers of exercises: each wrong answer gets the name of its mistake."""
 
+import inspect
 import json
 import re
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from ringside import check
+from ringside.check.verdict import TODO
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+CHECKERS = [
+    checker
+    for name, checker in vars(check).items()
+    if inspect.isfunction(checker) and name != "six_runs"
+]
+OF_FUNCTIONS = [c for c in CHECKERS if Callable in inspect.get_annotations(c).values()]
 
 
 def solutions() -> list:
@@ -44,6 +53,43 @@ def test_there_is_a_solution_for_each_exercise():
         assert 2 <= exercises <= 3
         assert text.count("<summary>Solution</summary>") == exercises
         assert text.count("<summary>Hint</summary>") == exercises
+
+
+@pytest.mark.parametrize("checker", CHECKERS, ids=lambda c: c.__name__)
+def test_an_argument_that_is_missing_or_unknown_is_named(checker, capsys):
+    *others, last = inspect.signature(checker).parameters
+    checker(**dict.fromkeys(others, ...))
+    call = f"not yet: {checker.__name__}({', '.join([*others, last])}): "
+    assert capsys.readouterr().out.startswith(call + "missing")
+    checker(**dict.fromkeys([*others, last, "strange"], ...))
+    said = capsys.readouterr().out
+    assert said.startswith(call) and "'strange'" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("checker", CHECKERS, ids=lambda c: c.__name__)
+def test_what_is_still_to_fill_in_is_your_turn(checker, capsys):
+    names = [*inspect.signature(checker).parameters]
+    for blank in (..., [1, ...], dots):
+        checker(**dict.fromkeys(names, blank))
+        assert capsys.readouterr().out == TODO + "\n"
+
+
+@pytest.mark.parametrize("checker", OF_FUNCTIONS, ids=lambda c: c.__name__)
+def test_a_function_that_returns_none_is_not_told_to_replace_dots(checker, capsys):
+    for function in (passes, returns_none):
+        checker(function)
+        assert capsys.readouterr().out.startswith("not yet: ")
+
+
+def dots(*args): ...
+
+
+def passes(*args):
+    pass
+
+
+def returns_none(*args):
+    return None
 
 
 @pytest.mark.parametrize(
@@ -194,7 +240,7 @@ def even(numel, world_size):
 @pytest.mark.parametrize(
     ("bounds", "says"),
     [
-        (lambda n, w: None, "your turn"),
+        (lambda n, w: ..., "your turn"),
         (lambda n, w: print(end=""), "returned None"),
         (lambda n, w: [(0, n)], "gave 1 chunks for 4 ranks"),
         (
@@ -219,9 +265,9 @@ def even(numel, world_size):
             lambda n, w: [(c * n // w, (c + 1) * n // w - 1) for c in range(w)],
             "end is one past the last",
         ),
-        (lambda n, w: 1 / (n // w) and even(n, w), "bounds(3, 4) raised ZeroDivision"),
-        (lambda n, w: n / n and even(n, w), "bounds(0, 2) raised ZeroDivisionError"),
-        (lambda n, w: 1 / (w - 1) and even(n, w), "bounds(7, 1) raised ZeroDivision"),
+        (lambda n, w: 1 / (n // w) and even(n, w), "bounds(3, 4): it raised ZeroDi"),
+        (lambda n, w: n / n and even(n, w), "bounds(0, 2): it raised ZeroDivision"),
+        (lambda n, w: 1 / (w - 1) and even(n, w), "bounds(7, 1): it raised ZeroDi"),
     ],
     ids=[
         "nothing",

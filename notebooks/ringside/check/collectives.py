@@ -8,7 +8,7 @@ import torch
 
 from .. import mailboxes
 from ..launch.failure import name
-from .say import TODO, say
+from .verdict import says
 
 PIECES = [[10 * (rank + 1) + to for to in range(4)] for rank in range(4)]
 NEEDS = {
@@ -31,56 +31,43 @@ INSTEAD = {
 }
 
 
-def rank_two(scatter: int, all_to_all: list, reduce_scatter: int) -> None:
+@says(
+    "42 from the root, a piece from each, and their sum, 108",
+    types="scatter and reduce_scatter each leave one whole number",
+)
+def rank_two(scatter: int, all_to_all: list, reduce_scatter: int) -> str | None:
     """Check three predictions about rank 2 of four; the root is rank 3."""
-    if ... in (scatter, all_to_all, reduce_scatter):
-        say(TODO, "")
-        return
     if not isinstance(all_to_all, list | tuple) or {*map(type, all_to_all)} != {int}:
-        say("all_to_all leaves several whole numbers: a list, such as [10, 20]", "")
-        return
-    if type(scatter) is not int or type(reduce_scatter) is not int:
-        say("scatter and reduce_scatter each leave one whole number", "")
-        return
+        return "all_to_all leaves several whole numbers: a list, such as [10, 20]"
     row, column = PIECES[2], [pieces[2] for pieces in PIECES]
-    mistake = None
     if scatter != 42:
-        mistake = {
+        return {
             32: "32 is rank 2's own piece for itself; the root is rank 3",
             23: "23 is what rank 1 has for rank 3: the tens say who gives",
-            33: (
-                "33 is what rank 2 would give to rank 3, "
-                "and rank 3 is the one that gives"
-            ),
+            33: "33 is what rank 2 would give to rank 3, and rank 3 is the one that"
+            " gives",
             12: "12 comes from rank 0, but the root is rank 3",
         }.get(scatter, f"{scatter} is not rank 3's piece for rank 2")
-    elif list(all_to_all) == row:
-        mistake = f"{row} is what rank 2 gives: it gets one from each"
-    elif sorted(all_to_all) == column != list(all_to_all):
-        mistake = "the right numbers; they come in the order of ranks, 0 first"
-    elif list(all_to_all) != column:
-        mistake = f"not {list(all_to_all)}: from each rank, the piece that ends in 2"
-    elif reduce_scatter != sum(column):
-        mistake = {
+    if list(all_to_all) == row:
+        return f"{row} is what rank 2 gives: it gets one from each"
+    if sorted(all_to_all) == column != list(all_to_all):
+        return "the right numbers; they come in the order of ranks, 0 first"
+    if list(all_to_all) != column:
+        return f"not {list(all_to_all)}: from each rank, the piece that ends in 2"
+    if reduce_scatter != sum(column):
+        return {
             sum(row): f"{sum(row)} is the sum of rank 2's own pieces",
             10: "10 is the sum of the ranks' numbers; here pieces are added up",
         }.get(reduce_scatter, f"{reduce_scatter} is not the sum of {column}")
-    say(mistake, "42 from the root, a piece from each, and their sum, 108")
+    return None
 
 
-def right_call(**answers: str) -> None:
+@says("each need has the call that gives it, and no more")
+def right_call(weights, mean_loss, predictions, own_part, whole_again) -> str | None:
     """Check the names of the calls that five needs of a training job ask for."""
-    say(call_mistake(answers), "each need has the call that gives it, and no more")
-
-
-def call_mistake(answers: dict) -> str | None:
-    """Return what is wrong with the calls that somebody names, or None."""
-    if ... in answers.values():
-        return TODO
-    if missing := [need for need in NEEDS if need not in answers]:
-        return f"{missing[0]} has no call"
-    for need, (call, why) in NEEDS.items():
-        name = getattr(answers[need], "__name__", answers[need])
+    answers = weights, mean_loss, predictions, own_part, whole_again
+    for answer, (need, (call, why)) in zip(answers, NEEDS.items()):
+        name = getattr(answer, "__name__", answer)
         if name not in INSTEAD:
             return f"{need}: {name!r} is none of {', '.join(INSTEAD)}"
         if name != call:
@@ -88,13 +75,9 @@ def call_mistake(answers: dict) -> str | None:
     return None
 
 
-def mended(program: Callable) -> None:
+@says("all make the call, and rank 0 tells")
+def mended(program: Callable) -> str | None:
     """Check report(rank, world_size, loss, all_reduce): a mean that rank 0 tells."""
-    say(report_mistake(program), "all make the call, and rank 0 tells")
-
-
-def report_mistake(program: Callable) -> str | None:
-    """Return what is wrong with a report of the mean loss, or None."""
     for size in (4, 2):
         told, given = [None] * size, [[] for _ in range(size)]
         door = threading.Barrier(size)

@@ -4,55 +4,39 @@ from collections.abc import Callable
 
 import torch
 
-from .say import TODO, say, untouched
+from .verdict import attempt, says
 
 
-def bucket_plan(buckets: int, first_after: int, largest: int) -> None:
+@says(
+    "3 + 1 + 6 MiB, after three gradients, and then 2 + 4 MiB",
+    types="each answer is a number, such as buckets=2",
+)
+def bucket_plan(buckets: float, first_after: float, largest: float) -> str | None:
     """Check three predictions: weights of 4, 2, 6, 1 and 3 MiB, buckets of 5 MiB."""
-    answers = (buckets, first_after, largest)
-    if ... in answers:
-        say(TODO, "")
-        return
-    if not all(type(answer) in (int, float) for answer in answers):
-        say("each answer is a number, such as buckets=2", "")
-        return
-    mistake = None
     if (first_after, largest) == (2, 6):
-        mistake = "you filled from the first weight: its gradient comes last"
-    elif buckets == 4:
-        mistake = (
-            "4 would be right if no bucket could grow beyond its cap; this one can"
-        )
-    elif buckets == 1:
-        mistake = "1 bucket would have to wait for everything: none takes more at 5 MiB"
-    elif buckets != 2:
-        mistake = f"{buckets} is not the number of buckets: fill them one by one"
-    elif first_after == 2:
-        mistake = (
-            "after two gradients the first bucket has 4 MiB, so it is not full yet"
-        )
-    elif first_after == 5:
-        mistake = "5 is for one flat buffer: a bucket begins when it is full"
-    elif first_after != 3:
-        mistake = "the first bucket gets full with another gradient than that"
-    elif largest in (5, 6):
-        mistake = (
-            f"not {largest}: with 4 MiB in it, a bucket still takes the next weight"
-        )
-    elif largest == 16:
-        mistake = "16 is all there is: the first bucket begins before it has that"
-    elif largest != 10:
-        mistake = f"no bucket has {largest} MiB in it when it is full"
-    say(mistake, "3 + 1 + 6 MiB, after three gradients, and then 2 + 4 MiB")
+        return "you filled from the first weight: its gradient comes last"
+    if buckets != 2:
+        return {
+            4: "4 would be right if no bucket could grow beyond its cap; this one can",
+            1: "1 bucket would have to wait for everything: none takes more at 5 MiB",
+        }.get(buckets, f"{buckets} is not the number of buckets: fill them one by one")
+    if first_after != 3:
+        return {
+            2: "after two gradients the first bucket has 4 MiB, so it is not full yet",
+            5: "5 is for one flat buffer: a bucket begins when it is full",
+        }.get(first_after, "the first bucket gets full with another gradient than that")
+    if largest in (5, 6):
+        return f"not {largest}: with 4 MiB in it, a bucket still takes the next weight"
+    if largest == 16:
+        return "16 is all there is: the first bucket begins before it has that"
+    if largest != 10:
+        return f"no bucket has {largest} MiB in it when it is full"
+    return None
 
 
-def fixed_hook(hook: Callable) -> None:
+@says("the gradient is averaged, and the weight is left alone")
+def fixed_hook(hook: Callable) -> str | None:
     """Check hook(weight, all_reduce, world_size): it averages a weight's gradient."""
-    say(hook_mistake(hook), "the gradient is averaged, and the weight is left alone")
-
-
-def hook_mistake(hook: Callable) -> str | None:
-    """Return what is wrong with a hook that should average a gradient, or None."""
     for size in (2, 1, 3):
         case = f"with {size} rank{'s' * (size > 1)},"
         weight, called = torch.full((2,), 8.0, requires_grad=True), []
@@ -66,13 +50,8 @@ def hook_mistake(hook: Callable) -> str | None:
             called.append("weight" if same else "other")
             tensor += 10 / 6 * tensor * (size - 1)
 
-        try:
-            with torch.no_grad():  # as in a hook of torch's
-                answer = hook(weight, all_reduce, size)
-        except Exception as error:  # noqa: BLE001 it is the learner's
-            return f"{case} it raised {type(error).__name__}: {error}"
-        if answer is ...:
-            return TODO
+        with torch.no_grad():  # as in a hook of torch's
+            attempt(case, hook, weight, all_reduce, size)
         mean, grad = torch.full((2,), (6 + 10 * (size - 1)) / size), weight.grad
         alone = grad is None or grad.eq(6).all() and size > 1
         if "weight" in called and alone:
@@ -93,24 +72,12 @@ def hook_mistake(hook: Callable) -> str | None:
     return None
 
 
-def launch_order(function: Callable) -> None:
+@says("every rank begins them in one order, as early as it can")
+def launch_order(function: Callable) -> str | None:
     """Check launch(full): which buckets may begin as each bucket becomes full."""
-    say(
-        order_mistake(function),
-        "every rank begins them in one order, as early as it can",
-    )
-
-
-def order_mistake(function: Callable) -> str | None:
-    """Return what is wrong with launch(full), or None."""
     for full in ([0, 1, 2], [1, 0, 2], [2, 1, 0], [1, 3, 0, 2], [0], []):
         case = f"launch({full})"
-        try:
-            answer = function(list(full))
-        except Exception as error:  # noqa: BLE001 it is the learner's
-            return f"{case} raised {type(error).__name__}: {error}"
-        if answer is ... or untouched(function):
-            return TODO
+        answer = attempt(f"{case}:", function, list(full))
         try:
             answer = [list(begun) for begun in answer]
         except TypeError:

@@ -3,40 +3,33 @@
 from collections.abc import Callable
 from contextlib import contextmanager
 
-from .say import TODO, say
+from .verdict import attempt, says
 
 
-def rank_three(weight: float, buffer: float, gradient: float) -> None:
+@says(
+    "its weight is its own, its buffer rank 0's, its gradient everybody's",
+    types="each answer is a number, such as weight=5",
+)
+def rank_three(weight: float, buffer: float, gradient: float) -> str | None:
     """Check three predictions about rank 3 of four, after a forward and a backward."""
-    answers = (weight, buffer, gradient)
-    if ... in answers:
-        say(TODO, "")
-        return
-    if not all(type(answer) in (int, float) for answer in answers):
-        say("each answer is a number, such as weight=5", "")
-        return
-    mistake = None
-    if weight == 38:
-        mistake = "38 is 8 + 30, but wrapping had put rank 0's 5 in place of the 8"
-    elif weight == 8:
-        mistake = "8 is what rank 3 began with; two things happened to it since"
-    elif weight == 5:
-        mistake = "weights are copied when the model is wrapped, and never again"
-    elif weight != 35:
-        mistake = f"not {weight}: rank 0's weight came first, and then 30 was added"
-    elif buffer in (80, 110):
-        mistake = "buffers are copied from rank 0 again, at each forward"
-    elif buffer != 50:
-        mistake = f"not {buffer}: what is the buffer of rank 0 before the forward?"
-    elif gradient == 4:
-        mistake = (
-            "4 is rank 3's own gradient; backward ends with the same one everywhere"
+    if weight != 35:
+        return {
+            38: "38 is 8 + 30, but wrapping had put rank 0's 5 in place of the 8",
+            8: "8 is what rank 3 began with; two things happened to it since",
+            5: "weights are copied when the model is wrapped, and never again",
+        }.get(
+            weight, f"not {weight}: rank 0's weight came first, and then 30 was added"
         )
-    elif gradient == 10:
-        mistake = "10 is the sum; DDP divides it by the ranks"
-    elif gradient != 2.5:
-        mistake = f"{gradient} is not the mean of 1, 2, 3 and 4"
-    say(mistake, "its weight is its own, its buffer rank 0's, its gradient everybody's")
+    if buffer in (80, 110):
+        return "buffers are copied from rank 0 again, at each forward"
+    if buffer != 50:
+        return f"not {buffer}: what is the buffer of rank 0 before the forward?"
+    if gradient != 2.5:
+        return {
+            4: "4 is rank 3's own gradient; backward ends with the same one everywhere",
+            10: "10 is the sum; DDP divides it by the ranks",
+        }.get(gradient, f"{gradient} is not the mean of 1, 2, 3 and 4")
+    return None
 
 
 class Pretender:
@@ -44,7 +37,7 @@ class Pretender:
 
     def __init__(self):
         self.require_backward_grad_sync = True  # as DDP calls it
-        self.called, self.wiped, self.done, self.inside = False, False, [], []
+        self.wiped, self.done, self.inside = False, [], []
 
     def zero_grad(self):
         """Note whether there was a gradient to forget."""
@@ -61,7 +54,6 @@ class Pretender:
             self.require_backward_grad_sync = before
 
     def __call__(self, batch):
-        self.called = True
         return Loss(self, batch, self.require_backward_grad_sync)
 
 
@@ -85,22 +77,13 @@ class Loss:
         raise TypeError("the gradients are to be added up: divide no loss")
 
 
-def accumulation(program: Callable) -> None:
+@says("every batch counts, and the ranks talk once")
+def accumulation(program: Callable) -> str | None:
     """Check accumulate(model, batches): one all-reduce, with the last batch."""
-    say(accumulation_mistake(program), "every batch counts, and the ranks talk once")
-
-
-def accumulation_mistake(program: Callable) -> str | None:
-    """Return what is wrong with accumulate(model, batches), or None."""
     for size in (3, 1, 2, 5):
         model, batches = Pretender(), [f"batch {i}" for i in range(size)]
         case = f"with {size} batch{'es' * (size > 1)},"
-        try:
-            answer = program(model, list(batches))
-        except Exception as error:  # noqa: BLE001 it is the learner's
-            return f"{case} it raised {type(error).__name__}: {error}"
-        if answer is ... or not model.called:
-            return TODO
+        attempt(case, program, model, list(batches))
         if not model.done:
             return f"{case} no backward ran, so there is no gradient"
         if model.wiped:

@@ -2,61 +2,46 @@
 
 from collections.abc import Callable
 
-from .say import TODO, say, untouched
+from .verdict import attempt, says
 
 FLAWS = ("loaders", "order", "warm-up", "batch")
 
 
-def kept(efficiency: float, times_faster: float) -> None:
+@says(
+    "0.8 of each of four ranks is kept: 3.2 times the samples per second",
+    types="each answer is a number, such as efficiency=0.5",
+)
+def kept(efficiency: float, times_faster: float) -> str | None:
     """Check two predictions: 50 ms alone, 62.5 ms on four ranks, each its own batch."""
-    if ... in (efficiency, times_faster):
-        say(TODO, "")
-        return
-    if not all(type(answer) in (int, float) for answer in (efficiency, times_faster)):
-        say("each answer is a number, such as efficiency=0.5", "")
-        return
-    wrong_efficiency = {
-        1.25: "1.25 is how much longer a step takes: efficiency is the other way round",
-        0.2: "0.2 is 50 / (4 * 62.5): but each rank does a whole batch, not a quarter",
-        80: "80 would be percent; here efficiency is 1 if all is kept",
-    }
-    wrong_times = {
-        4: "4 would be an efficiency of 1",
-        0.8: "0.8 is the efficiency of each rank, and there are four of them",
-        1.25: "1.25 is how much longer a step takes; four ranks do four batches in it",
-        5: "5 is 4 * 1.25: the step takes longer, so it is 4 / 1.25",
-    }
-    mistake = None
     if efficiency != 0.8:
-        mistake = wrong_efficiency.get(
+        return {
+            1.25: "1.25 is how much longer a step takes: efficiency is the other way"
+            " round",
+            0.2: "0.2 is 50 / (4 * 62.5): but each rank does a whole batch, not a"
+            " quarter",
+            80: "80 would be percent; here efficiency is 1 if all is kept",
+        }.get(
             efficiency, f"{efficiency} is not what is kept of the speed of one process"
         )
-    elif abs(times_faster - 3.2) > 1e-9:
-        mistake = wrong_times.get(
-            times_faster, f"{times_faster} is not the ratio of samples per second"
-        )
-    say(mistake, "0.8 of each of four ranks is kept: 3.2 times the samples per second")
+    if abs(times_faster - 3.2) > 1e-9:
+        return {
+            4: "4 would be an efficiency of 1",
+            0.8: "0.8 is the efficiency of each rank, and there are four of them",
+            1.25: "1.25 is how much longer a step takes; four ranks do four batches in"
+            " it",
+            5: "5 is 4 * 1.25: the step takes longer, so it is 4 / 1.25",
+        }.get(times_faster, f"{times_faster} is not the ratio of samples per second")
+    return None
 
 
-def step_time(function: Callable) -> None:
+@says("compute, then 2 (N - 1) / N of the gradient")
+def step_time(function: Callable) -> str | None:
     """Check step_time(compute_ms, megabytes, ms_per_megabyte, ranks)."""
-    say(step_time_mistake(function), "compute, then 2 (N - 1) / N of the gradient")
-
-
-def step_time_mistake(function: Callable) -> str | None:
-    """Return what is wrong with a prediction of the time of a step, or None."""
-    if untouched(function):
-        return TODO
     cases = ((50, 0.5, 2, 4), (10, 16, 2, 2), (20, 8, 1, 8), (30, 16, 2, 1))
     for compute, size, slow, ranks in cases:
         case = f"step_time({compute}, {size}, {slow}, {ranks})"
-        try:
-            answer = function(compute, size, slow, ranks)
-            if answer is None:
-                return f"{case} returned None"
-            answer = float(answer)
-        except Exception as error:  # noqa: BLE001 it is the learner's
-            return f"{case} raised {type(error).__name__}: {error}"
+        given = compute, size, slow, ranks
+        answer = attempt(f"{case}:", function, *given, into=float)
         ring = 2 * (ranks - 1) / ranks * size * slow
         if abs(answer - compute - ring) < 1e-6:
             continue
@@ -78,26 +63,21 @@ def step_time_mistake(function: Callable) -> str | None:
     return None
 
 
-def flaws(**answers: str) -> None:
+@says("other loaders, another order, a cold start, another batch")
+def flaws(a: str, b: str, c: str, d: str) -> str | None:
     """Check which flaw each of four benchmarks has."""
-    right = {"a": "loaders", "b": "order", "c": "warm-up", "d": "batch"}
-    if ... in answers.values():
-        say(TODO, "")
-        return
-    unknown = [word for word in answers.values() if word not in FLAWS]
-    if unknown or set(answers) != set(right):
-        say(f"give a, b, c and d, each one of {', '.join(FLAWS)}", "")
-        return
-    why = {
-        "a": "look at how many processes read images in each row",
-        "b": "what else changed between the first ten runs and the last ten?",
-        "c": "the mean of nine steps of 50 ms and one of 900 ms is 135 ms",
-        "d": "how many samples does each of the two do in a step?",
-    }
-    wrong = [name for name in right if answers[name] != right[name]]
-    mistake = (
-        f"{wrong[0]} is not about {answers[wrong[0]]}: {why[wrong[0]]}"
-        if wrong
-        else None
-    )
-    say(mistake, "other loaders, another order, a cold start, another batch")
+    if any(word not in FLAWS for word in (a, b, c, d)):
+        return f"give a, b, c and d, each one of {', '.join(FLAWS)}"
+    if a != "loaders":
+        return f"a is not about {a}: look at how many processes read images in each row"
+    if b != "order":
+        why = "what else changed between the first ten runs and the last ten?"
+        return f"b is not about {b}: {why}"
+    if c != "warm-up":
+        why = "the mean of nine steps of 50 ms and one of 900 ms is 135 ms"
+        return f"c is not about {c}: {why}"
+    if d != "batch":
+        return (
+            f"d is not about {d}: how many samples does each of the two do in a step?"
+        )
+    return None

@@ -5,70 +5,52 @@ from collections.abc import Callable
 import torch
 
 from ..mailboxes import simulate
-from .say import TODO, say, untouched
+from .verdict import attempt, says
 
 
-def five_ranks(chunk: int, messages: int, bytes_sent: int) -> None:
+@says(
+    "chunk 4, 8 messages, 160 bytes",
+    types="each answer is a whole number, such as chunk=2",
+)
+def five_ranks(chunk: int, messages: int, bytes_sent: int) -> str | None:
     """Check three predictions: five ranks, 100 bytes, the place of rank 3."""
-    if ... in (chunk, messages, bytes_sent):
-        say(TODO, "")
-        return
-    if any(type(answer) is not int for answer in (chunk, messages, bytes_sent)):
-        say("each answer is a whole number, such as chunk=2", "")
-        return
-    wrong_chunk = {
-        3: "chunk 3 is what torch's reduce_scatter hands to rank 3; the ring ends one"
-        " further on",
-    } | {
-        c: f"chunk {c} is complete on rank {(c - 1) % 5}: rank r ends with chunk r + 1"
-        for c in (0, 1, 2)
-    }
-    wrong_messages = {
-        6: "6 would do for four ranks: a phase has N - 1 steps, and N is 5",
-        4: "4 messages are one phase; allgather needs as many again",
-        10: "10 would be N steps in each phase; the last one brings nothing new",
-        5: "5 would be N steps of one phase: it is N - 1 steps, twice",
-    }
-    wrong_bytes = {
-        150: (
-            "150 would be right for four ranks; a fifth of 100 bytes goes in a message"
-        ),
-        20: "20 bytes is one message, a fifth of 100; count all of them",
-        80: "80 bytes are one phase; allgather sends as many again",
-        800: "800 is 8 messages of 100 bytes, but a message is one chunk: 20 bytes",
-        200: "200 would be 10 messages of 20 bytes: count the messages again",
-        100: "100 is the size of the gradient: 8 messages of 20 bytes are more",
-    }
-    mistake = None
-    if chunk != 4:
-        mistake = wrong_chunk.get(
-            chunk, f"rank 3 does not end scatter-reduce with {chunk}"
+    if chunk == 3:
+        return (
+            "chunk 3 is what torch's reduce_scatter hands to rank 3; the ring ends one"
+            " further on"
         )
-    elif messages != 8:
-        mistake = wrong_messages.get(messages, f"{messages} messages is not right")
-    elif bytes_sent != 160:
-        mistake = wrong_bytes.get(bytes_sent, f"{bytes_sent} bytes is not right")
-    say(mistake, "chunk 4, 8 messages, 160 bytes")
+    if chunk in (0, 1, 2):
+        where = f"chunk {chunk} is complete on rank {(chunk - 1) % 5}"
+        return f"{where}: rank r ends with chunk r + 1"
+    if chunk != 4:
+        return f"rank 3 does not end scatter-reduce with {chunk}"
+    if messages != 8:
+        return {
+            6: "6 would do for four ranks: a phase has N - 1 steps, and N is 5",
+            4: "4 messages are one phase; allgather needs as many again",
+            10: "10 would be N steps in each phase; the last one brings nothing new",
+            5: "5 would be N steps of one phase: it is N - 1 steps, twice",
+        }.get(messages, f"{messages} messages is not right")
+    if bytes_sent != 160:
+        return {
+            150: "150 would be right for four ranks; a fifth of 100 bytes goes in a"
+            " message",
+            20: "20 bytes is one message, a fifth of 100; count all of them",
+            80: "80 bytes are one phase; allgather sends as many again",
+            800: "800 is 8 messages of 100 bytes, but a message is one chunk: 20 bytes",
+            200: "200 would be 10 messages of 20 bytes: count the messages again",
+            100: "100 is the size of the gradient: 8 messages of 20 bytes are more",
+        }.get(bytes_sent, f"{bytes_sent} bytes is not right")
+    return None
 
 
-def ring_broadcast(program: Callable) -> None:
+@says("all ranks hold it, and each link is used once")
+def ring_broadcast(program: Callable) -> str | None:
     """Check a program that passes rank 0's tensor round the ring."""
-    say(broadcast_mistake(program), "all ranks hold it, and each link is used once")
-
-
-def broadcast_mistake(program: Callable) -> str | None:
-    """Return what is wrong with a ring broadcast, or None."""
-    if untouched(program):
-        return TODO
     for size in (4, 2, 5, 1):
         case = f"with {size} rank{'s' * (size > 1)}"
         grads = [torch.full((3,), 10**rank) for rank in range(size)]
-        try:
-            done = simulate(program, grads)
-        except TimeoutError as error:
-            return f"{case}, {error}"
-        except Exception as error:  # noqa: BLE001 it is the learner's
-            return f"{case}, it raised {type(error).__name__}: {error}"
+        done = attempt(f"{case},", simulate, program, grads)
         if done.grads[0].tolist() != [1, 1, 1]:
             return f"{case}, rank 0 no longer holds its own numbers"
         for rank, grad in enumerate(done.grads):
@@ -91,26 +73,12 @@ def broadcast_mistake(program: Callable) -> str | None:
     return None
 
 
-def uneven_chunks(bounds: Callable) -> None:
+@says("nothing lost, nothing twice, sizes differ by 1 at most")
+def uneven_chunks(bounds: Callable) -> str | None:
     """Check a function that cuts numel numbers into one chunk for each rank."""
-    say(
-        bounds_mistake(bounds), "nothing lost, nothing twice, sizes differ by 1 at most"
-    )
-
-
-def bounds_mistake(bounds: Callable) -> str | None:
-    """Return what is wrong with (start, end) pairs for chunks, or None."""
-    if untouched(bounds):
-        return TODO
     for numel, size in ((8, 4), (10, 4), (3, 4), (0, 2), (7, 1), (100, 7)):
         case = f"bounds({numel}, {size})"
-        try:
-            pairs = bounds(numel, size)
-            if pairs is None:
-                return f"{case} returned None"
-            pairs = list(pairs)
-        except Exception as error:  # noqa: BLE001 it is the learner's
-            return f"{case} raised {type(error).__name__}: {error}"
+        pairs = attempt(f"{case}:", bounds, numel, size, into=list)
         if odd := [p for p in pairs if not isinstance(p, (tuple, list)) or len(p) != 2]:
             return f"{case} has {odd[0]!r}: a chunk is a pair, (start, end)"
         if any(type(edge) is not int for pair in pairs for edge in pair):

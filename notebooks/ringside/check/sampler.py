@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from ..launch import torchrun
 from ..recording import Recording
-from .say import TODO, say, untouched
+from .verdict import attempt, ints, says
 
 SAMPLES, RANKS, EPOCHS = 11, 4, 4
 RUNS = {  # how each of the runs to look at was made: options, and what is wrong
@@ -67,15 +67,12 @@ def run(rank: int, options: dict, fault: str | None) -> list[list[int]]:
     return epochs
 
 
-def mysteries(forgotten: str, late: str, no_sampler: str) -> None:
+@says("c repeats one order, b is an epoch late, d shares nothing out")
+def mysteries(forgotten: str, late: str, no_sampler: str) -> str | None:
     """Check which of the six runs have which of three mistakes."""
     answers = {"forgotten": forgotten, "late": late, "no_sampler": no_sampler}
-    if ... in answers.values():
-        say(TODO, "")
-        return
-    if not all(isinstance(a, str) and a in RUNS for a in answers.values()):
-        say('each answer is one of "a" to "f"', "")
-        return
+    if any(answer not in [*RUNS] for answer in answers.values()):
+        return 'each answer is one of "a" to "f"'
     looks = {
         "a": "a leaves samples out, drawn anew in each epoch: that is drop_last",
         "b": "in b, only epoch 1 has the order of epoch 0, and then there are new ones",
@@ -85,46 +82,35 @@ def mysteries(forgotten: str, late: str, no_sampler: str) -> None:
         "f": "f has a new order in each epoch: another seed, and all is well",
     }
     right = {"forgotten": "c", "late": "b", "no_sampler": "d"}
-    wrong = [name for name in right if answers[name] != right[name]]
-    mistake = looks[answers[wrong[0]]] if wrong else None
-    if mistake:
-        mistake = f"{wrong[0]} is not {answers[wrong[0]]}: {mistake}"
-    say(mistake, "c repeats one order, b is an epoch late, d shares nothing out")
+    for name, answer in answers.items():
+        if answer != right[name]:
+            return f"{name} is not {answer}: {looks[answer]}"
+    return None
 
 
-def padded(twice: list[int], left_out: list[int]) -> None:
+@says(
+    "6 and 2 come twice; with drop_last, 3 and 5 are left out",
+    types="each answer is a list of samples, such as twice=[1, 2, 3]",
+)
+def padded(twice: list[int], left_out: list[int]) -> str | None:
     """Check which of ten samples four ranks read twice, or leave out with drop_last."""
-    if ... in (twice, left_out):
-        say(TODO, "")
-        return
-    try:
-        twice, left_out = [int(i) for i in twice], [int(i) for i in left_out]
-    except (TypeError, ValueError):
-        say("each answer is a list of samples, such as twice=[1, 2, 3]", "")
-        return
-    mistake = None
     if sorted(twice) == [3, 5]:
-        mistake = "3 and 5 come last: the order starts over from its beginning"
-    elif sorted(twice) == [0, 1]:
-        mistake = "0 and 1 are the first two places, but which samples stand there?"
-    elif len(twice) != 2:
-        mistake = f"10 samples become 12, so 2 come twice, not {len(twice)}"
-    elif sorted(twice) != [2, 6]:
-        mistake = f"{twice} are not those that the order starts with"
-    elif sorted(left_out) == [2, 6]:
-        mistake = "drop_last cuts the end of the order, not its beginning"
-    elif sorted(left_out) == [8, 9]:
-        mistake = "8 and 9 are the last of the data set: cut the end of the order"
-    elif len(left_out) != 2:
-        mistake = f"8 of 10 samples can be shared, so 2 are cut, not {len(left_out)}"
-    elif sorted(left_out) != [3, 5]:
-        mistake = f"{left_out} are not those that the order ends with"
-    say(mistake, "6 and 2 come twice; with drop_last, 3 and 5 are left out")
-
-
-def my_share(function: Callable) -> None:
-    """Check my_share(length, rank, world_size, seed, epoch) against torch's sampler."""
-    say(my_share_mistake(function), f"what torch's sampler gives, {len(CASES)} times")
+        return "3 and 5 come last: the order starts over from its beginning"
+    if sorted(twice) == [0, 1]:
+        return "0 and 1 are the first two places, but which samples stand there?"
+    if len(twice) != 2:
+        return f"10 samples become 12, so 2 come twice, not {len(twice)}"
+    if sorted(twice) != [2, 6]:
+        return f"{twice} are not those that the order starts with"
+    if sorted(left_out) == [2, 6]:
+        return "drop_last cuts the end of the order, not its beginning"
+    if sorted(left_out) == [8, 9]:
+        return "8 and 9 are the last of the data set: cut the end of the order"
+    if len(left_out) != 2:
+        return f"8 of 10 samples can be shared, so 2 are cut, not {len(left_out)}"
+    if sorted(left_out) != [3, 5]:
+        return f"{left_out} are not those that the order ends with"
+    return None
 
 
 def wanted(length, rank, world_size, seed, epoch, **more) -> list[int]:
@@ -134,23 +120,15 @@ def wanted(length, rank, world_size, seed, epoch, **more) -> list[int]:
     return list(found)
 
 
-def my_share_mistake(function: Callable) -> str | None:
-    """Return what is wrong with a sampler, or None."""
-    if untouched(function):
-        return TODO
+@says(f"what torch's sampler gives, {len(CASES)} times")
+def my_share(function: Callable) -> str | None:
+    """Check my_share(length, rank, world_size, seed, epoch) against torch's sampler."""
     for case in CASES:
         length, rank, world_size, seed, epoch = case
         where = (
             f"{length} samples, rank {rank} of {world_size}, seed {seed}, epoch {epoch}"
         )
-        try:
-            answer = function(*case)
-            if answer is None:
-                return f"{where}: it returned None"
-            answer = [int(number) for number in answer]
-        except Exception as error:  # noqa: BLE001 it is the learner's
-            return f"{where}: it raised {type(error).__name__}: {error}"
-        right = wanted(*case)
+        answer, right = attempt(f"{where}:", function, *case, into=ints), wanted(*case)
         if answer != right:
             return f"{where}: {slip(answer, right, case)}"
     return None
