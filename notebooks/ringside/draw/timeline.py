@@ -20,41 +20,54 @@ ASIDE = 0.7  # where in their time the first of several arrows stands
 
 def bars(layout: Layout, events: list[dict], faded: bool = False) -> str:
     """Return what was done, as bars with their names where there is room."""
-    shapes, names, taken, last = defaultdict(str), "", defaultdict(list), {}
-    row, of = rows(events)
-    marked = {event["lane"] for event in events if event.get("kind") == "mark"}
-    for event in events:
-        if "to" in event:
-            continue
-        lane, kind, what = event["lane"], event["kind"], event["what"]
-        top, height = KINDS[kind]
-        if kind == "message":
-            height = height / of[lane] - (of[lane] > 1)
-            top += row[id(event)] * (height + 1)
-        x, y = layout.x(event["begin"]), layout.y(lane) + top
-        w = max(layout.x(event["end"]) - x - 1, 1.5)
-        if kind == "mark":  # its name stands before it
-            shape = f"M{n(x)} {n(y)}v{height}"
-            x, w = last.get(lane, x), x - last.get(lane, x)
-            what = what if len(what) * 6.3 < w else what.rpartition(" ")[2]
-        else:
-            shape = box(x, y, w, height)
-        shapes[layout.hues[lane], kind] += shape
-        if kind != "message":
-            last[lane] = last.get(lane, x) if kind == "work" else x + w
-        half, middle = len(what) * 3.15, x + w / 2
-        room = 2 * half < w and height > 15 and not (kind == "work" and lane in marked)
-        if room and all(abs(middle - m) > half + h for m, h in taken[y]):
-            names += f'<text x="{n(middle)}" y="{n(y + 15)}">{what}</text>'
-            taken[y].append((middle, half))
+    events = [event for event in events if "to" not in event]
+    places, shapes = placed(layout, events), defaultdict(str)
+    for event, (x, y, w, h) in zip(events, places):
+        shape = f"M{n(x)} {n(y)}v{h}" if event["kind"] == "mark" else box(x, y, w, h)
+        shapes[layout.hues[event["lane"]], event["kind"]] += shape
     drawn = ""
     for (hue, kind), d in shapes.items():
         drawn += f'<path {paint(kind, hue, HUES[hue])} d="{d}"/>'
     halo = ' stroke="#fff" stroke-width="3" paint-order="stroke"'
     dim = ' opacity=".45"' if faded else ""
     return (
-        f'<g{dim}>{drawn}<g font-size="11" text-anchor="middle"{halo}>{names}</g></g>'
+        f'<g{dim}>{drawn}<g font-size="11" text-anchor="middle"{halo}>'
+        f"{labels(events, places)}</g></g>"
     )
+
+
+def placed(layout: Layout, events: list[dict]) -> list[tuple]:
+    """Return where each bar stands: left, top, width, height."""
+    places, (row, of) = [], rows(events)
+    for event in events:
+        top, height = KINDS[event["kind"]]
+        if event["kind"] == "message":
+            height = height / of[event["lane"]] - (of[event["lane"]] > 1)
+            top += row[id(event)] * (height + 1)
+        x, y = layout.x(event["begin"]), layout.y(event["lane"]) + top
+        places.append((x, y, max(layout.x(event["end"]) - x - 1, 1.5), height))
+    return places
+
+
+def labels(events: list[dict], places: list[tuple]) -> str:
+    """Return the names of the bars, where there is room; a mark is named before it."""
+    written, taken, free = "", defaultdict(list), {}
+    marked = {event["lane"] for event in events if event["kind"] == "mark"}
+    for event, (x, y, w, h) in zip(events, places):
+        lane, kind, what = event["lane"], event["kind"], event["what"]
+        if kind == "mark":  # its name has the room since the mark or the wait before
+            x, w = free.get(lane, x), x - free.get(lane, x)
+            what = what if len(what) * 6.3 < w else what.rpartition(" ")[2]
+        if kind == "work":
+            free.setdefault(lane, x)
+        elif kind != "message":
+            free[lane] = x + w
+        half, middle = len(what) * 3.15, x + w / 2
+        room = 2 * half < w and h > 15 and not (kind == "work" and lane in marked)
+        if room and all(abs(middle - m) > half + width for m, width in taken[y]):
+            written += f'<text x="{n(middle)}" y="{n(y + 15)}">{what}</text>'
+            taken[y].append((middle, half))
+    return written
 
 
 def links(layout: Layout, events: list[dict], faded: bool = False) -> str:
