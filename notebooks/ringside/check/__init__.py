@@ -1,4 +1,9 @@
-"""Checks a learner's answers: a wrong one gets the name of its mistake."""
+"""Checks a learner's answers: a wrong one gets the name of its mistake.
+
+Each checker is a function that returns a mistake, or None, in a file for its lesson.
+In verdict.py, says() makes it print one line, after a look at blanks and types, and
+attempt() calls a function of the learner's, whose exception is the mistake.
+"""
 
 from .collectives import mended, rank_two, right_call
 from .data_parallel import collect, ten_rows, three_forwards
