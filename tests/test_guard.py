@@ -20,12 +20,13 @@ LAUNCH = f"""import sys; sys.path.insert(0, {str(ROOT / "notebooks")!r})
 from ringside import torchrun
 torchrun("04_ring_all_reduce", {{}}, quiet=True)"""
 STUCK = f"""import sys; sys.path.insert(0, {str(ROOT / "notebooks")!r})
-import torch, torch.distributed as dist
 from ringside import torchrun
-def stuck(rank, world_size, folder):
-    open(folder + "/rank " + str(rank), "w").close()
-    dist.send(torch.zeros(0), (rank + 1) % world_size)
-torchrun(stuck, FOLDER, ranks=4, timeout=600)"""
+torchrun("stuck.py", ranks=4, timeout=600)"""
+HANGS = """import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+open("here " + os.environ["RANK"], "w").close()
+dist.send(torch.zeros(0), (dist.get_rank() + 1) % 4)
+"""
 
 
 def judged(folder: Path, notebooks: dict[str, list], seconds: int) -> dict[str, str]:
@@ -63,8 +64,8 @@ def verdicts(tmp_path_factory):
         "failed": [ran(LAUNCH.format("'--numel', -1, ranks=2"), 1)],
         "stripped": [nbformat.v4.new_code_cell(FINE)],
     }
-    stuck = STUCK.replace("FOLDER", repr(str(hangs)))
-    hung = {"hung": [ran(stuck, 1), ran("print()", 2)]}
+    (hangs / "stuck.py").write_text(HANGS.replace("here ", f"{hangs}/here "))
+    hung = {"hung": [ran(STUCK, 1), ran("print()", 2)]}
     with ThreadPoolExecutor() as both:
         others = both.submit(judged, folder, notebooks, 120)
         for seconds in (12, 60):  # more, if so few let no rank come so far
@@ -72,7 +73,7 @@ def verdicts(tmp_path_factory):
             last = time.monotonic() + 10
             while left(hangs) and time.monotonic() < last:
                 time.sleep(0.05)
-            if left(hangs) or len([*hangs.glob("rank ?")]) == 4:
+            if left(hangs) or len([*hangs.glob("here ?")]) == 4:
                 break
     return said | others.result(), left(hangs)
 

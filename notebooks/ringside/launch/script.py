@@ -18,19 +18,28 @@ HEAD = '''
 
 import gc
 import os
+import sys
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # here: once there is a group, this would keep it alive
 '''
-TAIL = """
+TAIL = '''
+def own_device():
+    """Return a GPU for this rank and nccl, or if they are too few, the CPU and gloo."""
+    gpus, local_rank = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
+    if gpus >= int(os.environ["LOCAL_WORLD_SIZE"]):
+        torch.cuda.set_device(local_rank)
+        return torch.device("cuda", local_rank), "nccl"
+    if gpus and local_rank == 0:
+        print(f"too few GPUs ({{gpus}}): all ranks use the CPU", file=sys.stderr)
+    return torch.device("cpu"), "gloo"
+
+
 def main():
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    device, backend = torch.device("cpu"), "gloo"
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
-        torch.cuda.set_device(device)
+    device, backend = own_device()
     torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
     {call}
@@ -41,7 +50,7 @@ if __name__ == "__main__":
     gc.collect()  # what main leaves behind can keep the group alive
     if dist.is_initialized():
         dist.destroy_process_group()
-"""
+'''
 
 
 def script_of(function: Callable, *args: object) -> str:
@@ -49,8 +58,8 @@ def script_of(function: Callable, *args: object) -> str:
     name = getattr(function, "__name__", "")
     if not isinstance(function, FunctionType) or not name.isidentifier():
         raise Refused(f"name a script, or a function made with def, not {function!r}")
-    if name == "main":
-        raise Refused("each script has a main of its own: call this function otherwise")
+    if name in ("main", "own_device"):
+        raise Refused(f"each script has its own {name}: call this function otherwise")
     parts, imports = {}, []
     collect(function, name, parts, imports)
     given = "".join(f", {literal(arg, f'the argument {arg!r}')}" for arg in args)
