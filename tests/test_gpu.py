@@ -1,0 +1,93 @@
+"""Tests what gpu.py does around its trials, on machines that have no GPU."""
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+
+GPU = Path(__file__).with_name("gpu.py")
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """What gpu.py defines, on a machine with a made-up GPU."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda gpu: "A fine GPU")
+    return runpy.run_path(str(GPU))
+
+
+def test_without_a_gpu_it_says_so_and_fails(tmp_path):
+    how = {"capture_output": True, "text": True}
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, GPU, tmp_path / "new"], env=env, **how)
+    assert done.returncode == 1
+    assert done.stdout == "torch finds no GPU on this machine: nothing was tried\n"
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_failed_is_told_and_the_rest_goes_on(gpu, tmp_path, capsys):
+    def fails():
+        raise ValueError("a wrong sum")
+
+    tried = {"one": lambda: "by NCCL 2.28", "two": fails, "three": lambda: None}
+    gpu["main"].__globals__["trials"] = lambda gpus, folder: tried
+    assert gpu["main"](tmp_path / "found") == 1
+    head, one, two, three, end = (
+        (tmp_path / "found" / "report.txt").read_text().splitlines()
+    )
+    assert head == f"1 GPUs (A fine GPU), torch {torch.__version__}"
+    assert (one[:3], one[-12:]) == ("one", "by NCCL 2.28")
+    assert two.endswith("s  FAILED") and three.endswith("s  ok")
+    assert end == "1 of 3 failed"
+    assert "a wrong sum" in (tmp_path / "found" / "two.txt").read_text()
+    del tried["two"]
+    assert gpu["main"](tmp_path / "found") == 0
+
+
+def test_every_script_and_every_lesson_is_tried(gpu, tmp_path):
+    names = [*gpu["trials"](1, tmp_path)]
+    for room, kinds in {
+        "scripts": ("1 ranks", "2 ranks"),
+        "notebooks": ("cells",),
+    }.items():
+        stems = [path.stem for path in (GPU.parents[1] / room).glob("[0-9]*.*")]
+        assert {f"{stem}, {kind}" for stem in stems for kind in kinds} <= {*names}
+
+
+@pytest.mark.parametrize(
+    ("log", "said", "told", "fault"),
+    [
+        ("NCCL version 2.28", "ok: 1", "", None),
+        ("", "ok: 1", "", "no NCCL"),
+        ("NCCL version 2.28", "a sum", "", "a sum"),
+        ("NCCL version 2.28", "ok: 1", "too few GPUs (1)", "too few"),
+    ],
+)
+def test_a_script_with_a_gpu_must_talk_by_nccl(gpu, log, said, told, fault):
+    def run(line, env):
+        Path(env["NCCL_DEBUG_FILE"]).write_text(log)
+        return subprocess.CompletedProcess(line, 0, f"{said}\n", told)
+
+    gpu["run_script"].__globals__["run"] = run
+    path = GPU.parents[1] / "scripts" / "04_ring_all_reduce.py"
+    if fault is None:
+        assert gpu["run_script"](path, 1) == log
+    else:
+        with pytest.raises(AssertionError, match=fault):
+            gpu["run_script"](path, 1)
+
+
+def test_a_cell_that_fails_fails_the_lesson(tmp_path):
+    cells = ["def f():\n    return 1", "import inspect\nprint(inspect.getsource(f))"]
+    path = tmp_path / "08_new.ipynb"
+    for more, code in ((["assert f() == 1"], 0), (["assert f() == 2"], 1)):
+        made = [nbformat.v4.new_code_cell(text) for text in cells + more]
+        nbformat.write(nbformat.v4.new_notebook(cells=made), path)
+        how = {"capture_output": True, "text": True}
+        done = subprocess.run([sys.executable, GPU, path], **how)
+        assert (done.returncode, "return 1" in done.stdout) == (code, True)
