@@ -52,7 +52,7 @@ UNREACHABLE += r"^pip\._vendor\.urllib3\S*: |^error: incomplete-download"  # pip
 CELL = r"^notebooks/(\d\d\w*)\.ipynb::"  # a test that nbval makes of a lesson's cell
 LAUNCH = r"^tests/test_scripts\.py::test_(?:every_script_ends_with_ok|"
 LAUNCH += r"the_command_that_is_shown_works)\[(\d\d[a-z]*_\w+)"
-LESSON = r"(?:/(?:test_)?|\[)(\d\d[a-z]?)(?=[_.])"  # whose minutes a test takes
+LESSON = r"(?:/(?:test_)?|\[)(\d\d[a-z]?)(?=_|\.py)"  # whose minutes a test takes
 
 
 class CourseError(Exception):
@@ -533,28 +533,12 @@ def plan(gpus):
     return ("nccl", gpus, "a GPU each") if gpus >= 2 else ("gloo", 4, "the CPU")
 
 
-def free_megabytes(root: Path = Path("/")) -> int:
-    """Return the memory left, on this machine and in each cgroup around."""
-    try:
-        text = (root / "proc/meminfo").read_text()
-    except OSError:  # macOS
-        text = subprocess.check_output(["vm_stat"], text=True)
-        pages = re.findall(r"Pages (?:free|inactive|speculative): +(\d+)", text)
-        size = int(re.search(r"page size of (\d+)", text)[1])
-        return size * sum(map(int, pages)) // 2**20
-    left = [1024 * int(re.search(r"MemAvailable: +(\d+)", text)[1])]
-    groups = root / "proc/self/cgroup"
-    text = groups.read_text() if groups.exists() else ""
-    for kind, inside in re.findall(r"(?m)^\d+:(memory|):/(.*)", text):
-        names = ("limit_in_bytes", "usage_in_bytes") if kind else ("max", "current")
-        for path in (Path(inside), *Path(inside).parents):
-            group = root / "sys/fs/cgroup" / kind / path
-            with suppress(OSError, ValueError):  # no limit, or no such files
-                most, used = (int((group / f"memory.{n}").read_text()) for n in names)
-                stat = (group / "memory.stat").read_text()
-                cache = re.findall(r"(?m)^(?:total_)?inactive_file (\d+)", stat)
-                left.append(most - used + max(map(int, cache), default=0))
-    return min(left) // 2**20
+def free_megabytes():
+    """The memory that is left, found as by a cell before it starts ranks."""
+    sys.path.append(str(ROOT / "notebooks"))
+    from ringside.launch.run import free_megabytes
+
+    return free_megabytes()
 
 
 def loopback(port=0):

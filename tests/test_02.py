@@ -69,7 +69,7 @@ def test_what_is_recorded_passes_device_0(ranks, rows):
         sent[event["rank"]] += event["bytes"]
     assert [int(line.split()[2]) for line in run.lines[0][1:-1]] == list(sent.values())
     for step in range(len(COPIES)):
-        assert still(run.recording, step).svg.count("<title>") == 1
+        assert still(run.recording, step).svgs[0].count("<title>") == 1
     assert len(player.animate(run.recording)) < 40_000
 
 

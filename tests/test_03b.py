@@ -99,7 +99,7 @@ def test_every_arrow_is_drawn_from_a_number_that_arrived():
         for giver, _, _, cells in sends:
             number = 10 * (giver + 1) + own if pieces else giver + 1
             assert cells == [[number, giver]]
-    gathered = still(only(raw, "gather"), 1).svg
+    gathered = still(only(raw, "gather"), 1).svgs[0]
     assert gathered.count(">gets</text>") == 1, "what is empty has no room"
 
 

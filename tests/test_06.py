@@ -13,9 +13,10 @@ import bench_start
 import nbformat
 import pytest
 import torch
-from ringside import Player, RankFailed, Recording, check, load, torchrun
+from ringside import Player, RankFailed, Recording, check, load, still, torchrun
 from ringside.draw import race
 from ringside.draw.chart import bars
+from ringside.draw.player import animate
 from torch import nn
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,8 +84,20 @@ def test_the_prose_has_the_numbers_of_the_table():
     ):
         assert words in prose
     assert [min(ms, key=ms.get) for ms in (first, second)] == 2 * ["one process"]
-    assert 1.9 < first["DDP, bf16"] / first["DDP"] < 2.1
     assert second["one process"] < second["DP"] < second["DDP"]
+
+
+def test_the_charts_of_the_page_have_the_numbers_of_the_recording():
+    events, path = load(SCRIPT), ROOT / "notebooks" / f"{SCRIPT}.ipynb"
+    cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    drawn = [cell.outputs[-1].data for cell in cells if cell.source.startswith("kept")]
+    assert len(drawn) == 1
+    for workload in events.header["samples"]:
+        times = race.medians(events, workload)
+        kept = [f"{m} {times['one process'] / ms:.2f}" for m, ms in times.items()]
+        said = f"{workload}: {', '.join(kept)}"
+        assert said in drawn[0]["text/plain"]
+        assert said in drawn[0]["text/html"]
 
 
 def script():
@@ -194,9 +207,9 @@ def test_a_busy_machine_is_not_trusted(calm, trusted, capsys):
 
 def test_the_probe_sees_that_others_use_the_cores():
     probe, busy = script()["probe"], [sys.executable, "-c", "while True: pass"]
-    others = [subprocess.Popen(busy) for _ in range(3 * os.cpu_count())]
+    others = [subprocess.Popen(busy) for _ in range(2 * os.cpu_count())]
     try:
-        assert max(probe() for _ in range(5)) > race.CALM
+        assert any(probe() > race.CALM for _ in range(10))
     finally:
         for other in others:
             other.kill()
@@ -215,24 +228,23 @@ def test_a_start_is_timed_until_the_ranks_are_ready(monkeypatch):
 
 def test_a_lane_counts_the_samples_of_all_its_ranks():
     events = made_up()
-    lap = race.lap(events, 0)
+    lap = race.lap(events, "x")
     assert lap.header["lanes"] == ["one process, 72", "DDP, 120"]
     for lane, ms in ((0, 50), (1, 60)):
         own = [event for event in lap if event["lane"] == lane]
         assert all(e["end"] - e["begin"] <= ms for e in own)
         assert own[-1]["end"] == 6 * 60
-    ElementTree.fromstring(race.animate(events))
-    ElementTree.fromstring(race.strip(events))
-    assert race.frame(events, 0) == race.frame(copy.deepcopy(events), 0)
+    ElementTree.fromstring(animate(events))
+    assert still(events, 0).svgs == still(copy.deepcopy(events), 0).svgs
 
 
 def test_a_chart_says_its_numbers():
     groups = {"a": {"one": 1.0, "two": 0.25}, "b": {"one": 0.5, "two": 2.0}}
-    svg = bars(groups, "A title", "unit").svg
+    svg = bars(groups, "A title", "unit").svgs[0]
     ElementTree.fromstring(svg)
     for word in ("A title", "unit", "one", "two", "0.25", "2.00", "a: one 1.00"):
         assert word in svg
-    assert svg == bars(groups, "A title", "unit").svg
+    assert svg == bars(groups, "A title", "unit").svgs[0]
 
 
 @pytest.mark.parametrize(

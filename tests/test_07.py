@@ -13,7 +13,7 @@ import torch
 from ringside import Player, RankFailed, Recording, check, film, still, torchrun
 from ringside.draw import grid
 from ringside.draw.grid_layout import Layout
-from ringside.draw.player import animate
+from ringside.draw.player import animate, last
 from torch.utils.data import DataLoader, DistributedSampler
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -147,7 +147,7 @@ SHAPES = [(1, 5), (2, 9), (4, 11), (8, 20), (8, 3), (4, 0), (3, 40), (12, 30)]
 @pytest.mark.parametrize(("ranks", "samples"), SHAPES)
 def test_a_grid_holds_every_read_and_is_pure(ranks, samples):
     events = made(ranks, samples)
-    for step in range(grid.states(events)):
+    for step in range(1 + last(events)):
         svg, words = grid.frame(events, step), grid.describe(events, step)
         ElementTree.fromstring(svg)
         assert svg == grid.frame(Recording(reversed(events), **events.header), step)
@@ -159,7 +159,7 @@ def test_a_grid_holds_every_read_and_is_pure(ranks, samples):
         reads = sum(len(e["samples"]) for e in events if e["step"] <= step)
         over = sum(len(Layout(events).again(epoch)) for epoch in range(step + 1))
         assert len(re.findall(r">\d+</text>", svg)) == samples + reads + over
-    for svg in (grid.strip(events), animate(events)):
+    for svg in (grid.sheet(events), animate(events)):
         ElementTree.fromstring(svg)
     assert animate(events) == animate(made(ranks, samples))
 
@@ -179,7 +179,7 @@ def test_no_two_cells_of_a_grid_overlap(ranks, samples):
 
 
 def test_a_forgotten_set_epoch_is_seen():
-    right, wrong = grid.strip(made()), grid.strip(made(called=False))
+    right, wrong = grid.sheet(made()), grid.sheet(made(called=False))
     assert wrong.count(">= epoch 0</text>") == 3
     assert ">= epoch" not in right
     assert "epoch 2 · the order of epoch 0" in grid.describe(made(called=False), 2)
@@ -203,10 +203,10 @@ def test_a_sample_read_again_or_by_nobody_is_marked():
     assert "Samples 6, 7 and 9 are not read, the others once." in grid.describe(
         dropped, 0
     )
-    assert "read again" in grid.strip(made())
-    assert "read again" not in grid.strip(dropped)
-    assert "not read in this epoch" in grid.strip(dropped)
-    crossed = grid.strip(dropped).count('stroke-dasharray="3 2"')
+    assert "read again" in grid.sheet(made())
+    assert "read again" not in grid.sheet(dropped)
+    assert "not read in this epoch" in grid.sheet(dropped)
+    crossed = grid.sheet(dropped).count('stroke-dasharray="3 2"')
     assert crossed == 4 + 1, "each epoch, and what the mark means"
 
 
@@ -245,8 +245,8 @@ def test_a_moving_grid_ends_in_time_and_what_flies_can_be_followed(
 def test_a_player_shows_grids_by_epoch_and_by_name():
     assert repr(Player(made())) == "Player: 4 states"
     assert repr(Player({"a": made(), "b": made(seed=1)})) == "Player: 2 states"
-    assert "epoch 3" in still(made(), 3).svg
-    assert "11 samples, 4 ranks" in film(made()).svg
+    assert "epoch 3" in still(made(), 3).svgs[0]
+    assert "11 samples, 4 ranks" in film(made()).svgs[0]
     with pytest.raises(ValueError, match="step is a number from 0 to 3, not 4"):
         still(made(), 4)
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ringside.launch.run import free_megabytes
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -802,13 +803,13 @@ def machine(tmp_path):
     ids=["cgroup v2", "cgroup v1"],
 )
 def test_memory_respects_the_limits_of_every_cgroup_around(
-    course, tmp_path, machine, groups, files
+    tmp_path, machine, groups, files
 ):
     """What files keep in memory is given back; a group may not tell how much it is."""
     folder, limit, used, cache = files
-    assert course.free_megabytes(tmp_path) == 8000
+    assert free_megabytes(tmp_path) == 8000
     machine("proc/self/cgroup", groups)
-    assert course.free_megabytes(tmp_path) == 8000
+    assert free_megabytes(tmp_path) == 8000
     for group, most, kept in (
         ("job/step", "max" if limit == "max" else 2**63 - 4096, 0),
         ("job", 5000 * MB, 700 * MB),
@@ -818,12 +819,12 @@ def test_memory_respects_the_limits_of_every_cgroup_around(
         machine(folder.format(group) + used, 1000 * MB)
         stat = "anon 9" if kept is None else f"anon 9\n{cache} {kept}\nx 1"
         machine(folder.format(group) + "stat", stat)
-    assert course.free_megabytes(tmp_path) == 3000
+    assert free_megabytes(tmp_path) == 3000
     machine(folder.format("") + limit, 6000 * MB)
-    assert course.free_megabytes(tmp_path) == 4700
+    assert free_megabytes(tmp_path) == 4700
 
 
-def test_memory_on_a_mac(course, tmp_path, monkeypatch):
+def test_memory_on_a_mac(tmp_path, monkeypatch):
     tool = tmp_path / "vm_stat"
     tool.write_text(
         "#!/bin/sh\ncat << END\n"
@@ -836,17 +837,7 @@ def test_memory_on_a_mac(course, tmp_path, monkeypatch):
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert course.free_megabytes(tmp_path) == (6400 + 128000 + 640) // 64
-
-
-def test_course_and_ringside_find_free_memory_in_one_way():
-    """Neither can import the other, so each has the same function."""
-    files = [ROOT / "scripts/course.py", *ROOT.glob("notebooks/ringside/**/*.py")]
-    nodes = [node for path in files for node in ast.parse(path.read_text()).body]
-    name = "free_megabytes"
-    found = [ast.dump(node) for node in nodes if getattr(node, "name", "") == name]
-    assert len(found) == 2
-    assert found[0] == found[1]
+    assert free_megabytes(tmp_path) == (6400 + 128000 + 640) // 64
 
 
 # ---- The two files of requirements -----------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from ringside import Player, Recording, film, load, still, torchrun
 from ringside.draw import cards, flow
 from ringside.draw.flow_layout import BAND, CELL, Layout
-from ringside.draw.player import animate, spelt
+from ringside.draw.player import animate, last, spelt
 from ringside.draw.svg import box
 
 LESSONS = ["00_start_here", "01_split_the_batch"]
@@ -50,7 +50,7 @@ def test_a_picture_is_the_same_each_time(recordings):
         again = Recording(copy.deepcopy([*events]), **events.header)
         assert animate(events) == animate(again)
         backward = Recording(reversed(events), **events.header)
-        assert still(events, 1).svg == still(backward, 1).svg
+        assert still(events, 1).svgs == still(backward, 1).svgs
 
 
 def test_cards_never_overlap_and_never_leave_the_page(recordings):
@@ -66,7 +66,7 @@ def test_cards_never_overlap_and_never_leave_the_page(recordings):
 
 def test_every_number_is_in_the_picture_and_in_the_words(recordings):
     for events in recordings.values():
-        for step in range(flow.states(events)):
+        for step in range(1 + last(events)):
             svg, words = flow.frame(events, step), flow.describe(events, step)
             ElementTree.fromstring(svg)
             assert words.startswith("after step") == (step > 0)
@@ -83,7 +83,7 @@ def test_a_moving_picture_has_all_states(name):
     events = spelt(load(name))
     svg = animate(events)
     ElementTree.fromstring(svg)
-    for step in range(flow.states(events)):
+    for step in range(1 + last(events)):
         corner, sentence = flow.caption(Layout(events), step)
         assert corner in svg and sentence in svg
     assert "prefers-reduced-motion" in svg
@@ -171,4 +171,7 @@ def test_a_step_that_is_not_there_is_refused():
 def test_the_player_and_the_film_show_all_states():
     events = load("01_split_the_batch")
     assert repr(Player(events)) == "Player: 5 states"
-    assert film(events).svg.count("after step") == 4
+    shown = film(events)._repr_html_()
+    assert (shown.count("<figure"), shown.count('alt="after step')) == (5, 4)
+    assert "flex-wrap:wrap" in shown, "as many beside each other as the window takes"
+    assert str(film(events)).splitlines()[0].startswith("start. The same weight")

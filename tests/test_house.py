@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from ringside import load
 from ringside.__main__ import METADATA
-from ringside.draw.player import animate, spelt
+from ringside.draw.player import animate, scenes
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
@@ -240,7 +240,9 @@ def test_a_picture_is_small_and_calm(path):
     title, words = re.search("<title>(.+?)</title><desc>(.+?)</desc>", svg).groups()
     assert len(words) > len(title) > 20, "what moves is also told in words"
     assert "prefers-reduced-motion" in svg
-    longest = 26 if "pace" in spelt(load(path.stem)).header else 12  # many in one
+    longest = (
+        26 if "pace" in scenes(load(path.stem))[0][1].header else 12
+    )  # many in one
     rounds = re.findall(r"([\d.]+)s [\w-]+ (\w+)}", svg)
     assert {count for _, count in rounds} == {"3"}, "then it rests"
     assert max(float(seconds) for seconds, _ in rounds) <= longest

@@ -886,6 +886,30 @@ def test_no_two_ranks_draw_the_same_numbers(place, warm):
     assert all(len(set(column)) == 4 for column in zip(*drawn, strict=True))
 
 
+LATE = """
+import os
+import random
+import subprocess
+import torch.distributed as dist
+
+if os.environ["RANK"] == "0":
+    line = "sleep {0:.4f}; kill -STOP {1}; sleep 0.4; kill -CONT {1}"
+    subprocess.Popen(["sh", "-c", line.format(random.random() * 0.03, os.getpid())])
+dist.init_process_group("gloo")
+dist.destroy_process_group()
+"""
+
+
+def test_no_rank_ends_while_another_still_connects(place):
+    """Rank 0 stands still for a moment, as on a busy machine; no rank says a word.
+
+    Without the barrier that torch can be asked for, three runs of four fail.
+    """
+    for _ in range(4):
+        run = torchrun(place.script(LATE), ranks=8, quiet=True)
+        assert run.exit_codes == dict.fromkeys(range(8), 0)
+
+
 SENDER = """
 import torch
 import torch.distributed as dist

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from ringside import RankFailed, torchrun
 from ringside.recording import read
 
@@ -23,10 +24,12 @@ LOOK = """  # as sitecustomize.py: at the end of each rank, keep its threads' na
 import atexit, os
 from pathlib import Path
 
-def look():
+def threads():
     tasks = Path("/proc/self/task").glob("*/comm")
-    names = sorted(path.read_text().strip() for path in tasks)
-    Path(__file__).with_name("rank" + os.environ["RANK"]).write_text(str(names))
+    return str(sorted(path.read_text().strip() for path in tasks))
+
+def look():
+    Path(__file__).with_name("rank" + os.environ["RANK"]).write_text(threads())
 
 if "RANK" in os.environ:
     atexit.register(look)
@@ -111,6 +114,23 @@ def timeless(recording):
     kept = ("rank", "what", "workload", "method")
     rows = [[*map(e.get, kept), sorted(e), sorted(e.get("ms", ()))] for e in first]
     return header, sorted(map(str, rows))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_the_threads_of_a_group_can_be_told_by_their_names(tmp_path, monkeypatch):
+    """If not, the next test would find nothing, whatever a script leaves behind."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    exec(LOOK, found := {"__file__": "", "__name__": ""})
+    dist.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        assert "gloo" in found["threads"]()
+    finally:
+        dist.destroy_process_group()
+    for _ in range(500):  # one that was waited for is listed a moment longer
+        if "gloo" not in found["threads"]():
+            return
+        time.sleep(0.01)
+    pytest.fail(found["threads"]())
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -3,7 +3,7 @@
 player.py       Player, film, still, animate: asks for frames, makes a page of them;
                 player.js and .css are the controls on that page
 retell.py       where only bare facts were recorded, tells them as events that are drawn
-ring.py         ranks in a ring that pass chunks on; ring_motion.py moves them
+ring.py         ranks in a ring that pass chunks on
 flow.py         ranks that hold numbers and send them; cards.py draws one rank's
 grid.py         who reads which sample in which epoch
 stream.py       which worker of which rank reads what of a stream
@@ -12,6 +12,6 @@ chart.py        bars of measurements
 clock.py        when each part of a moving picture is seen
 svg.py          the palette, and shapes as text
 
-Each that draws has states, describe, frame, strip and animate; a Layout finds places,
-in the same file or in one that ends in _layout.
+Each that draws has describe, frame and animate; a Layout finds places, in the same
+file or in one that ends in _layout.
 """

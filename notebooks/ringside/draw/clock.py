@@ -4,6 +4,10 @@ Style sheets do the moving: they obey a reader who asks for less motion, and a r
 whose program knows none of them sees the end of the run.
 """
 
+from collections.abc import Iterator
+
+from .svg import n
+
 START, STEP, END = 1.2, 1.4, 2.4  # seconds
 ROUNDS = 3  # then it rests, and shows the end
 LONGEST = 12.0  # that a reader has to wait for the first state to come back
@@ -23,6 +27,15 @@ def moments(
     begin = [0.0, *(START + number * step for number in range(steps))]
     total = begin[-1] + step * (steps > 0) + END
     return begin, [0.0, *(time + travel for time in begin[1:]), total], total
+
+
+def stretches(values: list) -> Iterator[tuple[int, int, object]]:
+    """Give each run of equal values: where it begins, where it has ended, the value."""
+    first = 0
+    for i in range(1, len(values) + 1):
+        if i == len(values) or values[i] != values[first]:
+            yield first, i, values[first]
+            first = i
 
 
 class Clock:
@@ -45,8 +58,8 @@ class Clock:
             self.add(name, key, "step-end", still)
         return f' class="{name}"'
 
-    def flight(self, begin: float, end: float, easing="ease-in-out") -> str:
-        """Return the class of what moves by --x and --y from begin to end."""
+    def flight(self, begin, end, dx, dy, easing="ease-in-out") -> str:
+        """Return the class of what moves by dx and dy from begin to end."""
         name = f"f{begin * 10:.0f}"
         a, b = self.percent(begin), self.percent(end)
         key = f"0%{{opacity:0}}{a}{{opacity:0;transform:none}}"
@@ -54,7 +67,7 @@ class Clock:
         key += f"{b}{{opacity:1;transform:translate(var(--x),var(--y))}}"
         key += f"{self.percent(end + 0.02)},to{{opacity:0}}"
         self.add(name, key, easing, "opacity:0;")
-        return name
+        return f' class="{name}" style="--x:{n(dx)}px;--y:{n(dy)}px"'
 
     def percent(self, seconds: float) -> str:
         return f"{100 * seconds / self.total:.2f}%"

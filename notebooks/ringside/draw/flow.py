@@ -4,15 +4,12 @@ Place is rank, as in the ring; in the middle may stand one process that works al
 (rank -1). The stripes under a number say whose it is: slot and hue are a rank's.
 """
 
-import math
 from collections import defaultdict
 
 from .cards import dot, parcel, row, scenery
-from .clock import Clock, moments
+from .clock import Clock, moments, stretches
 from .flow_layout import CROWD, Layout
-from .svg import GREY, NEW, Stock, n, svg, words
-
-HEAD = '<path d="M0 0l-9 -4.5v9z" transform="translate({} {}) rotate({})"/>'
+from .svg import NEW, Stock, arrows, n, svg, words
 
 
 def meeting(layout: Layout, step: int) -> str:
@@ -42,17 +39,10 @@ def crossed(layout: Layout, step: int, send: tuple) -> bool:
     return len(more) > 1 and any(s[:2] == (b, a) for s in sends(layout, step))
 
 
-def arrows(layout: Layout, step: int) -> str:
+def paths(layout: Layout, step: int) -> str:
     """Return an arrow for each message of a step."""
-    lines, heads = "", ""
-    for a, b, *_ in sends(layout, step):
-        x0, y0, x1, y1 = layout.path(a, b)
-        turn = math.degrees(math.atan2(y1 - y0, x1 - x0))
-        lines += f"M{n(x0)} {n(y0)}L{n(x1)} {n(y1)}"
-        heads += HEAD.format(n(x1), n(y1), n(turn))
-    wide = 1 if len(sends(layout, step)) > CROWD else 2
-    line = f'<path d="{lines}" stroke="{GREY}" stroke-width="{wide}"/>'
-    return f'<g fill="{GREY}">{line}{heads}</g>' if lines else ""
+    ways = [layout.path(*send[:2]) for send in sends(layout, step)]
+    return arrows(ways, 1 if len(ways) > CROWD else 2)
 
 
 def token(layout: Layout, step: int, send: tuple, part: float, style: str = "") -> str:
@@ -84,48 +74,24 @@ def describe(events: list[dict], step: int) -> str:
     return " ".join(filter(None, [begin, sentence, "; ".join(told)]))
 
 
-def inside(layout: Layout, step: int) -> str:
-    """Return all of a still but its cards."""
-    corner, sentence = caption(layout, step)
-    said = words(layout, f"after {corner}" if step else corner, sentence)
-    held, new = "", ""
+def frame(events: list[dict], step: int) -> str:
+    """Return a still: the messages of one step, and what the ranks hold after it."""
+    layout, held, new, moving = Layout(events), "", "", ""
     for rank in layout.ranks:
         before = layout.rows[max(step - 1, 0)][rank]["holds"]
         for name, found in layout.rows[step][rank]["holds"].items():
             held += row(layout, rank, name, found)
             if found != before.get(name):
                 new += layout.halo(rank, name, len(found))
-    held = f'<path fill="{NEW}" d="{new}"/>{held}'
     shown = sends(layout, step)
-    moving = "".join(
-        token(layout, step, send, 0.25 if crossed(layout, step, send) else 0.5)
-        for send in shown * (len(shown) <= CROWD)
-    )
-    return said + held + arrows(layout, step) + moving
-
-
-def states(events: list[dict]) -> int:
-    """Return how many states there are to look at."""
-    return len(Layout(events).rows)
-
-
-def frame(events: list[dict], step: int) -> str:
-    """Return a still: the messages of one step, and what the ranks hold after it."""
-    layout = Layout(events)
-    body = meeting(layout, step) + scenery(layout) + inside(layout, step)
+    for send in shown if len(shown) <= CROWD else []:
+        part = 0.25 if crossed(layout, step, send) else 0.5
+        moving += token(layout, step, send, part)
+    corner, sentence = caption(layout, step)
+    body = meeting(layout, step) + scenery(layout)
+    body += words(layout, f"after {corner}" if step else corner, sentence)
+    body += f'<path fill="{NEW}" d="{new}"/>{held}{paths(layout, step)}{moving}'
     return svg(layout.width, layout.height, describe(events, step), body)
-
-
-def strip(events: list[dict]) -> str:
-    """Return all stills side by side."""
-    layout = Layout(events)
-    body = f'<defs><g id="s">{scenery(layout)}</g></defs>'
-    for step in range(len(layout.rows)):
-        place = f"translate({n(step * layout.width)} 0)"
-        body += f'<g transform="{place}">{meeting(layout, step)}'
-        body += f'<use href="#s"/>{inside(layout, step)}</g>'
-    title = f"All {len(layout.rows)} states of a run of {layout.size} ranks"
-    return svg(len(layout.rows) * layout.width, layout.height, title, body)
 
 
 def animate(events: list[dict]) -> str:
@@ -139,7 +105,7 @@ def animate(events: list[dict]) -> str:
         parts.append(words(layout, *caption(layout, step), seen))
         if found := meeting(layout, step):
             bands.append(stock.put(found, seen))
-        if found := arrows(layout, step):
+        if found := paths(layout, step):
             parts.append(stock.put(found, seen))
     if layout.pace:  # where nothing travels, nothing is waited for
         at_once = [not sends(layout, step) for step in range(last + 1)]
@@ -149,10 +115,9 @@ def animate(events: list[dict]) -> str:
         parts.append(f"<g{clock.during(there[step], over)}>{found}</g>")
     for step in range(1, last + 1):
         shown = sends(layout, step)
-        name = clock.flight(begin[step], there[step]) if shown else ""
         for send in shown:
             x0, y0, x1, y1 = layout.path(*send[:2])
-            way = f' class="{name}" style="--x:{n(x1 - x0)}px;--y:{n(y1 - y0)}px"'
+            way = clock.flight(begin[step], there[step], x1 - x0, y1 - y0)
             if stock.long and len(send) == 4:
                 many = len(shown) > CROWD
                 drawn = dot(send[0]) if many else parcel(layout, 0, 0, send[3])
@@ -171,10 +136,7 @@ def spans(layout: Layout) -> dict[tuple[bool, int, int], str]:
         for name in layout.cards[rank]:
             fresh = name in layout.fresh
             values = [state[rank]["holds"].get(name) for state in layout.rows]
-            first = 0
-            for i in range(1, len(values) + 1):
-                if i == len(values) or values[i] != values[first]:
-                    if values[first]:
-                        found[fresh, first, i] += row(layout, rank, name, values[first])
-                    first = i
+            for step, until, held in stretches(values):
+                if held:
+                    found[fresh, step, until] += row(layout, rank, name, held)
     return found

@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from functools import cached_property
 
-from .svg import box
+from .svg import box, leave
 
 CELL, BAND, LINE = 22, 7, 36  # heights of a number, of its stripes, and of both
 GAP = 62  # between two cards
@@ -149,19 +149,10 @@ class Layout:
             to == a for row in self.rows for to, *_ in row[b].get("sends", [])
         )
         keep = 9 / math.hypot(dx, dy) if crossed else 0
-        aside = (-keep * dy, keep * dx)  # two that cross keep to their right
-        ends = []
-        for rank in (a, b):
-            w, h = self.room(rank)
-            ends.append(
-                min((w / 2 + 8) / (abs(dx) or 1e-9), (h / 2 + 8) / (abs(dy) or 1e-9))
-            )
-        return (
-            x0 + ends[0] * dx + aside[0],
-            y0 + ends[0] * dy + aside[1],
-            x1 - ends[1] * dx + aside[0],
-            y1 - ends[1] * dy + aside[1],
-        )
+        right, down = -keep * dy, keep * dx  # two that cross keep to their right
+        out, into = (leave(self.room(rank), dx, dy, 8) for rank in (a, b))
+        x0, y0 = x0 + out * dx + right, y0 + out * dy + down
+        return x0, y0, x1 - into * dx + right, y1 - into * dy + down
 
 
 def exchanged(row: dict[int, dict]) -> dict[int, dict]:

@@ -7,7 +7,6 @@ number. On top lies the data set: there a peg is a rank that reads the sample.
 
 from collections import defaultdict
 
-from ..recording import table
 from .clock import Clock
 from .grid_layout import CELL, LEFT, PEG, Layout, caption, whole
 from .svg import (
@@ -153,11 +152,6 @@ def readers(layout: Layout, epoch: int) -> str:
     return shades(layout, [(*layout.home(i), i, whose[i]) for i in sorted(whose)])
 
 
-def states(events: list[dict]) -> int:
-    """Return how many states there are to look at."""
-    return len(table(events))
-
-
 def frame(events: list[dict], step: int) -> str:
     """Return a still: all epochs up to one, and the data set shared out in that one."""
     layout = Layout(events)
@@ -170,7 +164,7 @@ def frame(events: list[dict], step: int) -> str:
     return svg(layout.width, layout.height, describe(events, step), body)
 
 
-def strip(events: list[dict]) -> str:
+def sheet(events: list[dict]) -> str:
     """Return all epochs on one sheet."""
     layout = Layout(events, deck=False)
     epochs = range(len(layout.epochs))
@@ -202,12 +196,12 @@ def animate(events: list[dict]) -> str:
             seen = clock.during(there, clock.total)
             rows += f"<g{seen}>{shades(layout, cells)}{labels(layout, cells)}</g>"
             if few:
-                flights += flight(layout, cells, clock.flight(away, there))
+                flights += "".join(flight(layout, c, clock, away, there) for c in cells)
         seen = clock.during(begin + 0.85 * each, clock.total)
-        rows += f"<g{seen}>{marks(layout, epoch)}</g>" if marks(layout, epoch) else ""
-        under += (
-            f"<g{seen}>{ground(layout, epoch)}</g>" if ground(layout, epoch) else ""
-        )
+        if found := marks(layout, epoch):
+            rows += f"<g{seen}>{found}</g>"
+        if found := ground(layout, epoch):
+            under += f"<g{seen}>{found}</g>"
     body = clock.style() + under + scenery(layout) + shared + deck(layout) + rows
     if flights:
         body += f'{tokens(layout)}<g font-size="12"{MIDDLE}>{flights}</g>'
@@ -226,16 +220,15 @@ def tokens(layout: Layout) -> str:
     return f"<defs>{found}</defs>"
 
 
-def flight(layout: Layout, cells: list[tuple], name: str) -> str:
-    """Return samples on their way from the data set to their places."""
-    found = ""
-    for x, y, number, (rank,) in cells:
-        left, top = layout.home(number)
-        way = f"--x:{n(x - left)}px;--y:{n(y - top)}px"
-        pale = paler(HUES[rank % len(HUES)])
-        how = f'class="{name}" fill="{pale}" style="{way}"'
-        found += f'<use href="#t{number}" {how}/>'
-    return found
+def flight(layout: Layout, cell: tuple, clock: Clock, away, there) -> str:
+    """Return a sample on its way from the data set to its place."""
+    x, y, number, (rank,) = cell
+    left, top = layout.home(number)
+    way, pale = (
+        clock.flight(away, there, x - left, y - top),
+        paler(HUES[rank % len(HUES)]),
+    )
+    return f'<use href="#t{number}" fill="{pale}"{way}/>'
 
 
 def paler(hue: str) -> str:

@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 
 from ..recording import Recording, whole
-from . import flow, grid, race, ring, ring_motion, stream, timeline
+from . import flow, grid, ring, stream, timeline
 from .retell import TELLS
 from .timeline_layout import length
 
@@ -19,7 +19,6 @@ DRAWS = {
     "ring": ring,
     "flow": flow,
     "timeline": timeline,
-    "race": race,
     "grid": grid,
     "stream": stream,
 }
@@ -38,12 +37,16 @@ def style(svg: str) -> str:
     return f"width:{width / EM:.4g}em;max-width:100%;min-width:{least:.0f}px"
 
 
+def title(svg: str) -> str:
+    """Return what a picture shows, in words."""
+    return re.search("<title>(.*?)</title>", svg, re.DOTALL)[1]
+
+
 def image(svg: str) -> str:
     """Return HTML that shows an SVG as an image; its title is the text alternative."""
-    alt = re.search("<title>(.*?)</title>", svg, re.DOTALL)[1]
     data = b64encode(svg.encode()).decode()
     return (
-        f'<figure style="margin:0;overflow-x:auto"><img alt="{alt}" '
+        f'<figure style="margin:0;overflow-x:auto"><img alt="{title(svg)}" '
         f'style="{style(svg)}" src="data:image/svg+xml;base64,{data}"></figure>'
     )
 
@@ -56,19 +59,22 @@ def lines(words: str) -> list[str]:
 
 
 class Picture:
-    """A still or moving picture, shown when it is the last value of a cell."""
+    """Pictures that are shown, side by side where there is room, by a cell."""
 
-    def __init__(self, svg: str):
-        self.svg = svg
+    def __init__(self, *svgs: str):
+        self.svgs = svgs
 
     def _repr_html_(self) -> str:
-        return image(self.svg)
+        if len(self.svgs) == 1:
+            return image(*self.svgs)
+        row = '<div style="display:flex;flex-wrap:wrap;gap:1em">'
+        return f"{row}{''.join(map(image, self.svgs))}</div>"
 
     def __repr__(self) -> str:
-        return re.search("<title>(.*?)</title>", self.svg, re.DOTALL)[1]
+        return "\n".join(map(title, self.svgs))
 
 
-def spelt(events: Recording) -> Recording:
+def spelt(events: Recording) -> Recording | dict[str, Recording]:
     """Return bare facts as what a module draws, and all other events as they are."""
     tell = TELLS.get(whole(events).header["picture"])
     return tell(events) if tell else events
@@ -77,32 +83,6 @@ def spelt(events: Recording) -> Recording:
 def drawing(events: Recording):
     """Return the module that draws such events."""
     return DRAWS[events.header["picture"]]
-
-
-def animate(events: list[dict]) -> str:
-    """Return a recording as one moving picture, which also tells itself in words."""
-    events = spelt(events)
-    kind = drawing(events)
-    steps = range(1 if kind is race else kind.states(events))  # of races, the first
-    words = escape(" ".join(kind.describe(events, step) for step in steps), False)
-    moving = (ring_motion if kind is ring else kind).animate(events)
-    return moving.replace("</title>", f"</title><desc>{words}</desc>", 1)
-
-
-def still(events: list[dict], step: int) -> Picture:
-    """Return the state after some steps, and the messages that led there."""
-    events = spelt(events)
-    kind = drawing(events)
-    last = kind.states(events) - 1
-    if not 0 <= step <= last:
-        raise ValueError(f"step is a number from 0 to {last}, not {step}")
-    return Picture(kind.frame(events, step))
-
-
-def film(events: list[dict]) -> Picture:
-    """Return all states on one sheet."""
-    events = spelt(events)
-    return Picture(drawing(events).strip(events))
 
 
 def alike(recordings: dict[str, list[dict]]) -> dict[str, list[dict]]:
@@ -126,21 +106,53 @@ def stacked(timelines: dict[str, Recording]) -> Recording:
 
 
 def scenes(events: list[dict] | dict[str, list[dict]]) -> list[tuple]:
-    """Return what a player shows: the label, the events and the step of each state."""
+    """Return the label, the events and the step of each state that is looked at."""
     if isinstance(events, dict):
         several = {label: spelt(each) for label, each in events.items()}
         if drawing(next(iter(several.values()))) is timeline:
             several = alike(several)
             several = {"all": stacked(several)} | several
-        return [
-            (k, each, drawing(each).states(each) - 1) for k, each in several.items()
-        ]
-    events = spelt(events)
-    steps = range(drawing(events).states(events))
-    names = steps
-    if drawing(events) is race:
-        names = [f"a model that {work}" for work in events.header["samples"]]
-    return [(str(name), events, step) for name, step in zip(names, steps)]
+        return [(label, each, last(each)) for label, each in several.items()]
+    told = spelt(events)
+    if isinstance(told, dict):  # a race: each model has a picture
+        return [(label, each, last(each)) for label, each in told.items()]
+    return [(str(step), told, step) for step in range(last(told) + 1)]
+
+
+def last(events: Recording) -> int:
+    """Return the last step there is to look at."""
+    return max(event.get("step", 0) for event in events)
+
+
+def frames(shown: list[tuple]) -> list[str]:
+    """Return each state as a still."""
+    return [drawing(events).frame(events, step) for _, events, step in shown]
+
+
+def animate(events: list[dict]) -> str:
+    """Return a recording as one moving picture, which also tells itself in words."""
+    (_, first, _), *_ = shown = scenes(events)  # of a race, the first model's
+    kind = drawing(first)
+    told = [kind.describe(first, step) for _, each, step in shown if each is first]
+    words = f"</title><desc>{escape(' '.join(told), False)}</desc>"
+    return kind.animate(first).replace("</title>", words, 1)
+
+
+def still(events: list[dict], step: int) -> Picture:
+    """Return the state after some steps, and the messages that led there."""
+    shown = scenes(events)
+    if step not in range(len(shown)):
+        most = len(shown) - 1
+        raise ValueError(f"step is a number from 0 to {most}, not {step}")
+    return Picture(*frames([shown[step]]))
+
+
+def film(events: list[dict]) -> Picture:
+    """Return all states: of a grid on one sheet, else a picture of each."""
+    (_, first, _), *_ = shown = scenes(events)
+    if drawing(first) is grid:
+        return Picture(grid.sheet(first))
+    return Picture(*frames(shown))
 
 
 class Player:
@@ -151,14 +163,14 @@ class Player:
     """
 
     def __init__(self, events: list[dict] | dict[str, list[dict]]):
-        self.scenes = scenes(events)
-        _, first, _ = self.scenes[0]
-        self.stepped = not isinstance(events, dict) and drawing(first) is not race
-        self.frames = [drawing(each).frame(each, step) for _, each, step in self.scenes]
+        self.scenes, several = scenes(events), isinstance(events, dict)
+        self.frames = frames(self.scenes)
+        first, other = self.scenes[0][1], self.scenes[-1][1]
+        self.stepped = first is other and not several
         moving = self.frames[0]
-        if not isinstance(events, dict):
-            whole = drawing(first) is grid  # where all is seen at once
-            moving = grid.strip(first) if whole else animate(first)
+        if not several:
+            at_once = drawing(first) is grid  # it is all seen at the end
+            moving = grid.sheet(first) if at_once else animate(events)
         self.fallback = image(moving if len(moving) < 30_000 else self.frames[-1])
 
     def __repr__(self) -> str:

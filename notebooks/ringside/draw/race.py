@@ -7,7 +7,6 @@ are counted until the same moment in all lanes.
 import statistics
 
 from ..recording import Recording
-from . import timeline
 
 CALM = 1.25  # a round whose pace is slower was disturbed
 LAPS = 6  # steps of the slowest method that fit into the picture
@@ -30,10 +29,9 @@ def medians(events: Recording, workload: str) -> dict[str, float]:
     return {name: statistics.median(ms[name] for ms in rounds) for name in methods}
 
 
-def lap(events: Recording, step: int) -> Recording:
+def lap(events: Recording, workload: str) -> Recording:
     """Return one workload of a benchmark as a timeline."""
     header = events.header
-    workload = list(header["samples"])[step]
     times = medians(events, workload)
     end = LAPS * max(times.values())
     bars, lanes = [], []
@@ -54,30 +52,11 @@ def lap(events: Recording, step: int) -> Recording:
     )
     source = {key: header[key] for key in ("measured", "machine", "torch", "date")}
     more = {"picture": "timeline", "unit": "ms", "title": title}
+    more["says"] = f"{title}. {'; '.join(lanes)}"
     return Recording(bars, lanes=lanes, **more, **source)
 
 
-def states(events: Recording) -> int:
-    """Return how many workloads there are to look at."""
-    return len(events.header["samples"])
-
-
-def describe(events: Recording, step: int) -> str:
-    """Return how many samples each method did, in words."""
-    race = lap(events, step)
-    return f"{race.header['title']}. {'; '.join(race.header['lanes'])}"
-
-
-def frame(events: Recording, step: int) -> str:
-    """Return a still: all the steps that fit into the same time."""
-    return timeline.frame(lap(events, step), 0)
-
-
-def strip(events: Recording) -> str:
-    """Return the first workload as a still."""
-    return timeline.strip(lap(events, 0))
-
-
-def animate(events: Recording) -> str:
-    """Return the first workload as a race that moves."""
-    return timeline.animate(lap(events, 0))
+def laps(events: Recording) -> dict[str, Recording]:
+    """Return each workload as a timeline."""
+    works = events.header["samples"]
+    return {f"a model that {work}": lap(events, work) for work in works}

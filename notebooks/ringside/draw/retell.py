@@ -6,6 +6,7 @@ One function for each kind of recording that is not drawn as it is; TELLS has th
 from collections import Counter
 
 from ..recording import Recording, table
+from .race import laps
 
 COPIES = {
     "scatter": "Device 0 cuts the batch, and sends every other device its rows.",
@@ -216,4 +217,5 @@ TELLS = {
     "sums": sums,
     "habits": habits,
     "together": together,
+    "race": laps,
 }

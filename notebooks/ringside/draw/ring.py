@@ -1,22 +1,25 @@
-"""Draws a ring all-reduce from its recording: events and step in, SVG text out.
+"""Draws a ring all-reduce from its recording, and moves it: events in, SVG text out.
 
 Place is rank. Hue and slot are whose numbers. A full stack is a complete sum.
 """
 
 import math
+from collections import defaultdict
 
-from ..recording import digit, table
+from ..recording import digit, table, verify
+from .clock import Clock, moments, stretches
 from .svg import (
     BOLD,
-    GREY,
     HALO,
     HUES,
     INK,
     NEW,
     PAPER,
     WRONG,
+    arrows,
     box,
     empty,
+    leave,
     n,
     svg,
     text,
@@ -58,26 +61,20 @@ class Layout:
         ]
         self.height = max(y for _, y in self.places) + self.h / 2 + 44
 
-    def stack(self, rank: int, chunk: int) -> tuple[float, float]:
-        """Return the top left corner of a stack."""
+    def stack(self, rank: int, chunk: int) -> tuple[float, float, float, float]:
+        """Return the place of a full stack: left, top, width, height."""
         x, y = self.places[rank]
         left = x + (chunk - self.ranks / 2) * self.column
-        return left + 3, y - self.h / 2 + 28
+        return left + 3, y - self.h / 2 + 28, self.column - 6, STACK
 
     def path(self, rank: int) -> tuple[float, float, float, float]:
         """Return where a message leaves a rank, and where it reaches the right one."""
         (x0, y0), (x1, y1) = self.places[rank], self.places[(rank + 1) % self.ranks]
         dx, dy = x1 - x0, y1 - y0
-        cut = min(
-            (self.w / 2 + 9) / (abs(dx) or 1e-9), (self.h / 2 + 9) / (abs(dy) or 1e-9)
-        )
+        cut = leave((self.w, self.h), dx, dy, 9)
+        dx, dy = cut * dx, cut * dy
         aside = (26 if dy > 0 else -26) if self.ranks == 2 else 0
-        return (
-            x0 + cut * dx + aside,
-            y0 + cut * dy,
-            x1 - cut * dx + aside,
-            y1 - cut * dy,
-        )
+        return x0 + dx + aside, y0 + dy, x1 - dx + aside, y1 - dy
 
 
 def stripes(x, y, w, h, chunk: int, value: int, ranks: int) -> dict[str, str]:
@@ -110,12 +107,8 @@ def scenery(layout: Layout) -> str:
             f'rx="9" fill="{PAPER}" stroke="{HUES[rank]}" stroke-width="2"/>'
             + text(left + 10, top + 19, f"rank {rank}", 14, BOLD)
         )
-        slots = [
-            (*layout.stack(rank, c), layout.column - 6, STACK)
-            for c in range(layout.ranks)
-        ]
-        outline = "".join(box(*slot) for slot in slots)
-        parts.append(empty(outline))
+        slots = (box(*layout.stack(rank, chunk)) for chunk in range(layout.ranks))
+        parts.append(empty("".join(slots)))
     return "".join(parts)
 
 
@@ -124,9 +117,8 @@ def holdings(layout: Layout, row: list[dict]) -> str:
     shapes, full, numbers = [], "", ""
     for rank, event in enumerate(row):
         for chunk, value in enumerate(event["chunks"]):
-            x, y = layout.stack(rank, chunk)
-            w = layout.column - 6
-            shapes.append(stripes(x, y, w, STACK, chunk, value, layout.ranks))
+            slot = layout.stack(rank, chunk)
+            shapes.append(stripes(*slot, chunk, value, layout.ranks))
             full += outline(layout, rank, chunk, value)
             numbers += number(layout, rank, chunk, value)
     return paint(shapes) + OUTLINE.format(full) + NUMBERS.format(numbers)
@@ -134,32 +126,24 @@ def holdings(layout: Layout, row: list[dict]) -> str:
 
 def outline(layout: Layout, rank: int, chunk: int, value: int) -> str:
     """Return the border of a stack whose sum is complete, else nothing."""
-    x, y = layout.stack(rank, chunk)
+    x, y, w, h = layout.stack(rank, chunk)
     complete = value == (chunk + 1) * (10**layout.ranks - 1) // 9
-    return box(x - 1, y - 1, layout.column - 4, STACK + 2) if complete else ""
+    return box(x - 1, y - 1, w + 2, h + 2) if complete else ""
 
 
 def number(layout: Layout, rank: int, chunk: int, value: int) -> str:
     """Return a sum in digits, one per rank; beyond five ranks, how many are in it."""
-    x, y = layout.stack(rank, chunk)
+    x, y, w, h = layout.stack(rank, chunk)
     digits = f"{value:0{layout.ranks}}"
     if layout.ranks > 5:
         digits = sum(d != "0" for d in digits)
-    at = f'x="{n(x + layout.column / 2 - 3)}" y="{n(y + STACK + 14)}"'
+    at = f'x="{n(x + w / 2)}" y="{n(y + h + 14)}"'
     return f"<text {at}>{digits}</text>"
 
 
-def arrows(layout: Layout) -> str:
-    """Return an arrow from every rank to its right."""
-    lines, heads = "", ""
-    for rank in range(layout.ranks if layout.ranks > 1 else 0):
-        x0, y0, x1, y1 = layout.path(rank)
-        turn = math.degrees(math.atan2(y1 - y0, x1 - x0))
-        lines += f"M{n(x0)} {n(y0)}L{n(x1)} {n(y1)}"
-        place = f'transform="translate({n(x1)} {n(y1)}) rotate({n(turn)})"'
-        heads += f'<path d="M0 0l-10 -5v10z" {place}/>'
-    line = f'<path d="{lines}" stroke="{GREY}" stroke-width="2"/>'
-    return f'<g fill="{GREY}">{line}{heads}</g>'
+def ways(layout: Layout) -> list[tuple]:
+    """Return the way of a message from every rank to its right."""
+    return [layout.path(rank) for rank in range(layout.ranks) if layout.ranks > 1]
 
 
 def token(layout: Layout, event: dict, part: float, style: str = "") -> str:
@@ -186,18 +170,9 @@ def caption(rows: list[list[dict]], step: int) -> tuple[str, str]:
     ones = (10**ranks - 1) // 9
     full = [sum(v == (c + 1) * ones for c, v in enumerate(e["chunks"])) for e in row]
     phase = rows[step - 1][0]["phase"] if step else "start"
-    if full == [ranks] * ranks:
-        sentence = SENTENCES["end"]
-    elif full == [1] * ranks:
-        sentence = SENTENCES["half"]
-    else:
-        sentence = SENTENCES[phase]
+    each = full[0] if len({*full}) == 1 else None
+    sentence = SENTENCES[{1: "half", ranks: "end"}.get(each, phase)]
     return f"step {step} of {len(rows) - 1} · {phase}" if step else "start", sentence
-
-
-def states(events: list[dict]) -> int:
-    """Return how many states there are to look at."""
-    return len(table(events))
 
 
 def describe(events: list[dict], step: int) -> str:
@@ -211,38 +186,65 @@ def describe(events: list[dict], step: int) -> str:
     return f"{'after ' * (step > 0)}{corner}. {sentence} {held}"
 
 
-def inside(layout: Layout, rows: list[list[dict]], step: int) -> str:
-    """Return all of a still but its scenery."""
-    new, sent = "", ""
-    for event in rows[step - 1] if step else []:
-        slot = layout.stack(event["rank"], event["recv"])
-        new += box(*slot, layout.column - 6, STACK)
-        sent += token(layout, event, 0.5)
-    halo = f'<path fill="{NEW}" d="{new}"/>'
-    corner, sentence = caption(rows, step)
-    said = words(layout, f"after {corner}" if step else corner, sentence)
-    return said + halo + holdings(layout, rows[step]) + sent
-
-
 def frame(events: list[dict], step: int) -> str:
     """Return a still: the messages of one step, and what the ranks hold after it."""
     rows = table(events)
-    layout = Layout(len(rows[0]))
-    body = (
-        scenery(layout) + (arrows(layout) if step else "") + inside(layout, rows, step)
-    )
+    layout, new, sent = Layout(len(rows[0])), "", ""
+    for event in rows[step - 1] if step else []:
+        new += box(*layout.stack(event["rank"], event["recv"]))
+        sent += token(layout, event, 0.5)
+    corner, sentence = caption(rows, step)
+    body = scenery(layout) + (arrows(ways(layout)) if step else "")
+    body += words(layout, f"after {corner}" if step else corner, sentence)
+    body += f'<path fill="{NEW}" d="{new}"/>{holdings(layout, rows[step])}{sent}'
     return svg(layout.width, layout.height, describe(events, step), body)
 
 
-def strip(events: list[dict]) -> str:
-    """Return all stills side by side, for readers who want to stop and compare."""
-    rows = table(events)
-    layout = Layout(len(rows[0]))
-    body = f'<defs><g id="s">{scenery(layout)}</g><g id="a">{arrows(layout)}</g></defs>'
-    for step in range(len(rows)):
-        place = f"translate({n(step * layout.width)} 0)"
-        body += f'<g transform="{place}"><use href="#s"/>'
-        body += '<use href="#a"/>' if step else ""
-        body += inside(layout, rows, step) + "</g>"
-    title = f"All {len(rows)} states of a ring all-reduce over {layout.ranks} ranks"
-    return svg(len(rows) * layout.width, layout.height, title, body)
+def animate(events: list[dict]) -> str:
+    """Return the whole run as one moving picture."""
+    rows = table(verify(events))
+    layout, last = Layout(len(rows[0])), len(rows) - 1
+    begin, there, total = moments(last)
+    clock, parts = Clock(total), [scenery(layout), arrows(ways(layout))]
+    for step, (first, after) in enumerate(zip(begin, [*begin[1:], total])):
+        parts.append(words(layout, *caption(rows, step), clock.during(first, after)))
+        if arrived := news(layout, rows, step):
+            parts.append(f"<g{clock.during(there[step], total)}>{arrived}</g>")
+    for (step, until), numbers in sorted(spans(layout, rows).items()):
+        seen = clock.during(there[step], there[until])
+        parts.append(f"<g{seen}>{NUMBERS.format(numbers)}</g>")
+    for step, row in enumerate(rows[:-1]):
+        for event, (x0, y0, x1, y1) in zip(row, ways(layout)):
+            way = clock.flight(begin[step + 1], there[step + 1], x1 - x0, y1 - y0)
+            parts.append(token(layout, event, 0, way))
+    title = f"A ring all-reduce over {layout.ranks} ranks, recorded and played back"
+    return svg(layout.width, layout.height, title, clock.style() + "".join(parts))
+
+
+def news(layout: Layout, rows: list[list[dict]], step: int) -> str:
+    """Return the stripes and borders that one step adds."""
+    shapes, full = [], ""
+    for rank, event in enumerate(rows[step]):
+        for chunk, value in enumerate(event["chunks"]):
+            before = rows[step - 1][rank]["chunks"][chunk] if step else 0
+            fresh = sum(
+                digit(value, r) * 10**r
+                for r in range(layout.ranks)
+                if not digit(before, r)
+            )
+            slot = layout.stack(rank, chunk)
+            shapes.append(stripes(*slot, chunk, fresh, layout.ranks))
+            if value != before:
+                full += outline(layout, rank, chunk, value)
+    return paint(shapes) + (OUTLINE.format(full) if full else "")
+
+
+def spans(layout: Layout, rows: list[list[dict]]) -> dict[tuple[int, int], str]:
+    """Return the numbers under the stacks, by the steps from and until they stand."""
+    found = defaultdict(str)
+    for rank in range(layout.ranks):
+        for chunk in range(layout.ranks):
+            values = [row[rank]["chunks"][chunk] for row in rows]
+            for step, until, value in stretches(values):
+                found[step, until] += number(layout, rank, chunk, value)
+    return found

@@ -8,7 +8,7 @@ from collections import Counter
 
 from ..recording import table
 from .clock import Clock
-from .svg import BOLD, GREY, HUES, MIDDLE, NEW, WRONG, box, empty, n, svg, text
+from .svg import BOLD, GREY, HUES, MIDDLE, NEW, WRONG, box, empty, n, svg, text, words
 
 LEFT, TOP, LINE, CELL, GAP = 132, 68, 24, 20, 8
 START, END, TOTAL, SWEEP = 0.4, 2.0, 12.0, 0.75  # seconds; and a part of each state
@@ -16,6 +16,8 @@ START, END, TOTAL, SWEEP = 0.4, 2.0, 12.0, 0.75  # seconds; and a part of each s
 
 class Layout:
     """Where everything stands, for a recording."""
+
+    margins = 14, 16
 
     def __init__(self, events: list[dict]):
         rows = table(events)
@@ -110,42 +112,13 @@ def describe(events: list[dict], step: int) -> str:
     return f"{layout.phases[step]}. {sentence(layout, step)} {'; '.join(ranks)}"
 
 
-def heading(layout: Layout, step: int, more: str = "") -> str:
-    """Return the phase in its place."""
-    return text(14, 28, layout.phases[step], 17, BOLD + more)
-
-
-def verdict(layout: Layout, step: int, more: str = "") -> str:
-    """Return the sentence in its place."""
-    more += MIDDLE
-    return text(layout.width / 2, layout.height - 16, sentence(layout, step), 14, more)
-
-
-def states(events: list[dict]) -> int:
-    """Return how many states there are to look at."""
-    return len(table(events))
-
-
-def whole(layout: Layout, step: int) -> str:
-    """Return all of a still."""
-    columns = "".join(column(layout, step, i) for i in range(layout.samples))
-    return scenery(layout) + columns + heading(layout, step) + verdict(layout, step)
-
-
 def frame(events: list[dict], step: int) -> str:
     """Return a still: who has read what when the stream has passed."""
     layout = Layout(events)
-    return svg(layout.width, layout.height, describe(events, step), whole(layout, step))
-
-
-def strip(events: list[dict]) -> str:
-    """Return all states on one sheet."""
-    layout, body, told = Layout(events), "", []
-    for step, phase in enumerate(layout.phases):
-        place = f"translate(0 {n(step * layout.height)})"
-        body += f'<g transform="{place}">{whole(layout, step)}</g>'
-        told.append(f"{phase}: {sentence(layout, step)}")
-    return svg(layout.width, layout.height * len(told), " ".join(told), body)
+    columns = "".join(column(layout, step, i) for i in range(layout.samples))
+    said = words(layout, layout.phases[step], sentence(layout, step))
+    body = scenery(layout) + columns + said
+    return svg(layout.width, layout.height, describe(events, step), body)
 
 
 def animate(events: list[dict]) -> str:
@@ -157,12 +130,14 @@ def animate(events: list[dict]) -> str:
     for step in range(last):
         begin = START + step * each
         until = TOTAL if step == last - 1 else begin + each
-        parts += heading(layout, step, clock.during(begin if step else 0, until))
-        parts += verdict(layout, step, clock.during(begin + SWEEP * each, until))
+        seen = clock.during(begin if step else 0, until)
+        parts += words(layout, layout.phases[step], "", seen)
+        seen = clock.during(begin + SWEEP * each, until)
+        parts += words(layout, "", sentence(layout, step), seen)
         band = box(LEFT - 2, TOP - 24, layout.wide + 2, layout.foot - TOP + 20)
-        way = f"--x:{layout.samples * layout.wide}px;--y:0px"
-        name = clock.flight(begin, begin + SWEEP * each, "linear")
-        bands += f'<path class="{name}" style="{way}" d="{band}"/>'
+        across, there = layout.samples * layout.wide, begin + SWEEP * each
+        way = clock.flight(begin, there, across, 0, "linear")
+        bands += f'<path{way} d="{band}"/>'
         for number in range(layout.samples):
             part = (number + 1) / layout.samples
             seen = clock.during(begin + part * SWEEP * each, until)

@@ -1,11 +1,14 @@
 """The colours and the few shapes that pictures are made of, as short strings of SVG."""
 
+import math
+
 INK, GREY, PAPER = "#1c2430", "#5b6675", "#f4f6f9"
 HUES = "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #F0E442 #8C6BB1 #999999".split()
 SHADES = "#0072B2 #9db8cc".split()  # dark and light, so that grey print tells them too
 EDGE, NEW, WRONG, PALE = "#c3cad4", "#dce2ea", "#c1121f", "#fbe4e4"
 BOLD, MIDDLE = ' font-weight="600"', ' text-anchor="middle"'
 HALO = ' stroke="#fff" stroke-width="4" paint-order="stroke"'
+HEAD = '<path d="M0 0l-9 -4.5v9z" transform="translate({} {}) rotate({})"/>'
 
 
 def n(value: float) -> str:
@@ -28,11 +31,29 @@ def empty(boxes: str) -> str:
 
 
 def words(layout, corner: str, sentence: str, more="") -> str:
-    """Return the corner and the sentence in their places."""
-    left, foot = layout.margins
-    return text(left, 28, corner, 17, BOLD + more) + text(
-        layout.width / 2, layout.height - foot, sentence, 14, MIDDLE + more
-    )
+    """Return the corner and the sentence, if there are such, in their places."""
+    (left, foot), half = layout.margins, layout.width / 2
+    said = text(left, 28, corner, 17, BOLD + more) if corner else ""
+    if sentence:
+        said += text(half, layout.height - foot, sentence, 14, MIDDLE + more)
+    return said
+
+
+def arrows(ways: list[tuple], wide: int = 2) -> str:
+    """Return an arrow for each way, which is (from x, from y, to x, to y)."""
+    lines, heads = "", ""
+    for x0, y0, x1, y1 in ways:
+        turn = math.degrees(math.atan2(y1 - y0, x1 - x0))
+        lines += f"M{n(x0)} {n(y0)}L{n(x1)} {n(y1)}"
+        heads += HEAD.format(n(x1), n(y1), n(turn))
+    line = f'<path d="{lines}" stroke="{GREY}" stroke-width="{wide}"/>'
+    return f'<g fill="{GREY}">{line}{heads}</g>' if ways else ""
+
+
+def leave(room: tuple, dx: float, dy: float, gap: float) -> float:
+    """Return the part of a way, from the middle of a card, that the card covers."""
+    sides = ((side / 2 + gap) / (abs(d) or 1e-9) for side, d in zip(room, (dx, dy)))
+    return min(sides)
 
 
 def svg(width: float, height: float, title: str, body: str) -> str:

@@ -15,6 +15,7 @@ from .timeline_layout import LANE, LEFT, TOP, WIDTH, Layout, paint, rows, scener
 KINDS = {"work": (6, 22), "message": (32, 22), "wait": (6, 22)}  # top, height
 KINDS["mark"] = KINDS["work"]
 PASS = 8.0  # seconds that the line takes from left to right
+HALO = ' stroke="#fff" stroke-width="3" paint-order="stroke"'
 ASIDE = 0.7  # where in their time the first of several arrows stands
 
 
@@ -28,10 +29,9 @@ def bars(layout: Layout, events: list[dict], faded: bool = False) -> str:
     drawn = ""
     for (hue, kind), d in shapes.items():
         drawn += f'<path {paint(kind, hue, HUES[hue])} d="{d}"/>'
-    halo = ' stroke="#fff" stroke-width="3" paint-order="stroke"'
     dim = ' opacity=".45"' if faded else ""
     return (
-        f'<g{dim}>{drawn}<g font-size="11" text-anchor="middle"{halo}>'
+        f'<g{dim}>{drawn}<g font-size="11" text-anchor="middle"{HALO}>'
         f"{labels(events, places)}</g></g>"
     )
 
@@ -89,17 +89,11 @@ def links(layout: Layout, events: list[dict], faded: bool = False) -> str:
             y = max(layout.y(event["lane"]), layout.y(event["to"])) + 48
             names += f'<text x="{n(x - 6)}" y="{n(y)}">{event["what"]}</text>'
     dim = ' opacity=".45"' if faded else ""
-    halo = ' stroke="#fff" stroke-width="3" paint-order="stroke"'
     return (
         f'<g{dim}><path d="{lines}" stroke="{INK}" stroke-width="1.5"/>'
         f'<path d="{heads}" fill="{INK}"/>'
-        f'<g font-size="11" text-anchor="end"{halo}>{names}</g></g>'
+        f'<g font-size="11" text-anchor="end"{HALO}>{names}</g></g>'
     )
-
-
-def states(events: list[dict]) -> int:
-    """Return how many states there are to look at."""
-    return 1 + max(event.get("step", 0) for event in events)
 
 
 def caption(layout: Layout, events: list[dict], step: int) -> tuple[str, str]:
@@ -114,6 +108,8 @@ def caption(layout: Layout, events: list[dict], step: int) -> tuple[str, str]:
 
 def describe(events: list[dict], step: int) -> str:
     """Return what was done until the end of a step, in words."""
+    if "says" in events.header:
+        return events.header["says"]
     layout = Layout(events)
     corner, sentence = caption(layout, events, step)
     told = defaultdict(list)
@@ -139,14 +135,6 @@ def frame(events: list[dict], step: int = 0) -> str:
     body += bars(layout, new) + links(layout, new)
     body += words(layout, *caption(layout, events, step))
     return svg(layout.width, layout.height, describe(events, step), body)
-
-
-def strip(events: list[dict]) -> str:
-    """Return the whole on one sheet."""
-    layout = Layout(events)
-    body = scenery(layout) + bars(layout, events) + links(layout, events)
-    body += words(layout, layout.title, layout.source)
-    return svg(layout.width, layout.height, layout.title, body)
 
 
 def animate(events: list[dict]) -> str:

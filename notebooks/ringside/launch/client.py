@@ -164,4 +164,5 @@ def environment(**more: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not MISLEADING.fullmatch(k)}
     for name in {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}:
         kept |= {f"{who}_SOCKET_IFNAME": name for who in ("GLOO", "NCCL", "TP")}
+    kept["TORCH_DIST_INIT_BARRIER"] = "1"  # or one may end while others still connect
     return kept | {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"} | more
