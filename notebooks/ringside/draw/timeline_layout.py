@@ -4,7 +4,7 @@ from collections import defaultdict
 
 from .svg import BOLD, GREY, HUES, INK, PAPER, box, n, text
 
-LEFT, WIDTH, LANE, TOP = 104, 720, 62, 46
+LEFT, WIDTH, LANE, TOP = 92, 640, 62, 46
 HATCH = (
     '<pattern id="h{0}" width="6" height="6" patternUnits="userSpaceOnUse" '
     'patternTransform="rotate(45)"><rect width="6" height="6" fill="{1}" '
@@ -33,7 +33,7 @@ class Layout:
         self.kinds = [kind for kind in LEGEND if kind in used]
         self.begin = min(event["begin"] for event in events)
         self.span = header.get("span") or length(events) or 1
-        self.width = LEFT + WIDTH + 20
+        self.width = LEFT + WIDTH + 16
         self.height = TOP + len(self.names) * LANE + (40 if self.unit else 12) + 30
 
     def x(self, time: float) -> float:
