@@ -17,7 +17,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 CHECKERS = [
     checker
     for name, checker in vars(check).items()
-    if inspect.isfunction(checker) and name != "six_runs"
+    if inspect.isfunction(checker) and name not in ("bets", "six_runs")
 ]
 OF_FUNCTIONS = [c for c in CHECKERS if Callable in inspect.get_annotations(c).values()]
 
@@ -289,3 +289,26 @@ def even(numel, world_size):
 def test_uneven_chunks(bounds, says, capsys):
     check.uneven_chunks(bounds)
     assert says in capsys.readouterr().out
+
+
+def test_bets_stand_beside_the_answers(capsys):
+    check.bets(
+        ("bytes", 150, 150.0),
+        ("nearly", 198.5, 199.5),
+        ("more", 7, 3),
+        ("less", 2.5, 3),
+        ("a word", "ring", "tree"),
+        ("none", ..., 1),
+    )
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert first.split() == ["your", "bet", "answer"]
+    assert [row.split() for row in rows] == [
+        ["bytes", "150", "150", "right"],
+        ["nearly", "198.5", "199.5", "right"],
+        ["more", "7", "3", "too", "high"],
+        ["less", "2.5", "3", "too", "low"],
+        ["a", "word", "ring", "tree", "not", "so"],
+        ["none", "-", "1", "no", "bet", "yet"],
+    ]
+    ends = {len(row.rpartition("  ")[0]) for row in [*rows]}
+    assert len(ends) == 1, "the columns are straight"

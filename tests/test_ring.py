@@ -4,6 +4,8 @@ import copy
 import json
 import random
 import re
+import runpy
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -15,6 +17,7 @@ from ringside import (
     WrongRecording,
     load,
     simulate,
+    simulate_ring,
     still,
     torchrun,
     verify,
@@ -23,6 +26,7 @@ from ringside.draw import ring
 from ringside.draw.player import animate, image
 
 NAME = "04_ring_all_reduce"
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
@@ -216,6 +220,32 @@ def test_a_simulated_error_comes_before_those_that_wait_for_it(monkeypatch):
 
     with pytest.raises(KeyError, match="lost"):
         simulate(program, [torch.ones(1)] * 3)
+
+
+def halves():
+    """Return the two functions that the lesson and its script have in common."""
+    script = runpy.run_path(str(ROOT / "scripts" / f"{NAME}.py"))
+    return [script["scatter_reduce"], script["allgather"]]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
+def test_a_simulated_ring_adds_and_keeps_notes_of_it(ranks):
+    grads = [torch.arange(1, ranks + 1) * 10**rank for rank in range(ranks)]
+    done = simulate_ring(halves(), grads)
+    assert all(torch.equal(grad, sum(grads)) for grad in done.grads)
+    assert done.notes == verify(done.notes)
+    assert done.messages == [2 * (ranks - 1)] * ranks
+    for rank in range(ranks):  # it first sends its own, then what it has received
+        own = [note for note in done.notes if note["rank"] == rank][:-1]
+        came = [note["recv"] for note in own]
+        assert [note["send"] for note in own] == [rank, *came][: len(own)]
+
+
+def test_all_ranks_of_a_ring_end_with_the_same_bits():
+    grads = list(torch.rand(5, 7, generator=torch.Generator().manual_seed(0)))
+    first, *others = simulate_ring(halves(), grads).grads
+    assert all(torch.equal(first, grad) for grad in others)
+    torch.testing.assert_close(first, sum(grads))
 
 
 def test_notes_count_steps_by_rank():

@@ -14,7 +14,7 @@ from importlib import import_module
 ROOMS = {
     ".draw.player": "Picture Player film still",
     ".launch": "RankFailed RankTimeout Run script_of torchrun",
-    ".mailboxes": "Simulated simulate",
+    ".mailboxes": "Simulated simulate simulate_ring",
     ".recording": "Notes Recording WrongRecording load only values verify",
 }
 ROOM = {name: room for room, names in ROOMS.items() for name in names.split()}

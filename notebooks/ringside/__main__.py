@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 
 from .draw.player import animate
 from .launch import torchrun
+from .minutes import LABEL, label
 from .recording import ROOT, read
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python"}
@@ -61,6 +62,8 @@ def execute(path: Path, measured: bool = False) -> None:
             for output in after.outputs:  # a form is not there before it is run
                 if output.get("data", {}).pop(WIDGET, 0):
                     output.data["text/plain"] = "Run this cell: then you can choose."
+    top = new.cells[0]
+    top.source = LABEL.sub(label(new.cells), top.source)
     nbformat.write(new, path)
 
 

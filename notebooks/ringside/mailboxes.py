@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from .recording import Notes
+
 PATIENCE = 2  # seconds to wait for a message that nobody may ever send
 LONGEST = 10  # seconds that a program may take
 
@@ -21,6 +23,7 @@ class Simulated:
     messages: list[int]
     sent: list[int]
     received: list[int]
+    notes: Notes | None = None  # of a ring
 
 
 def simulate(
@@ -77,6 +80,34 @@ def simulate(
         text = errors[min(alone or waiting)].args[0]
         does = "does not answer" if alone else "waits, too"
         raise TimeoutError(f"{text}, which {does}")
+    return done
+
+
+def simulate_ring(phases: list[Callable], grads: list[torch.Tensor]) -> Simulated:
+    """Run the phases of a ring as simulated ranks, and keep notes of each step.
+
+    A phase is phase(rank, world_size, exchange). exchange(send, add_to=chunk) sends a
+    chunk right and adds the one from the left; with keep_in, it replaces what is there.
+    """
+    notes = Notes()
+
+    def program(rank: int, world_size: int, grad: torch.Tensor, send, recv) -> None:
+        chunks = grad.tensor_split(world_size)  # views: a change is one of grad
+
+        def exchange(out: int, add_to: int | None = None, keep_in: int | None = None):
+            into = keep_in if add_to is None else add_to
+            phase = "allgather" if add_to is None else "scatter-reduce"
+            notes.add(rank, chunks, phase, send=out, recv=into)
+            send((rank + 1) % world_size, chunks[out])
+            arrived = recv((rank - 1) % world_size)
+            chunks[into].copy_(arrived if add_to is None else chunks[into] + arrived)
+
+        for phase in phases:
+            phase(rank, world_size, exchange)
+        notes.add(rank, chunks)
+
+    done = simulate(program, grads)
+    done.notes = notes
     return done
 
 

@@ -5,6 +5,7 @@ In verdict.py, says() makes it print one line, after a look at blanks and types,
 attempt() calls a function of the learner's, whose exception is the mistake.
 """
 
+from .bets import bets
 from .collectives import mended, rank_two, right_call
 from .data_parallel import collect, ten_rows, three_forwards
 from .gradients import bucket_plan, fixed_hook, launch_order

@@ -6,7 +6,7 @@ Place is rank. Hue and slot are whose numbers. A full stack is a complete sum.
 import math
 from collections import defaultdict
 
-from ..recording import digit, table, verify
+from ..recording import digit, table
 from .clock import Clock, moments, stretches
 from .svg import (
     BOLD,
@@ -202,7 +202,7 @@ def frame(events: list[dict], step: int) -> str:
 
 def animate(events: list[dict]) -> str:
     """Return the whole run as one moving picture."""
-    rows = table(verify(events))
+    rows = table(events)
     layout, last = Layout(len(rows[0])), len(rows) - 1
     begin, there, total = moments(last)
     clock, parts = Clock(total), [scenery(layout), arrows(ways(layout))]
