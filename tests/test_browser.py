@@ -172,7 +172,7 @@ def test_all_cells_run(ran):
     """No cell fails, the real run says ok, and the player is alive."""
     assert ran.locator(ERROR).all_text_contents() == []
     ran.get_by_text("ok: 4 ranks").first.wait_for()
-    ran.locator(PLAYER).wait_for()
+    ran.locator(PLAYER).first.wait_for()
 
 
 def steps(player):
@@ -206,7 +206,7 @@ def steps(player):
 
 def test_player_steps(ran):
     """Also with the mouse, and no arrow key makes Jupyter go to another cell."""
-    player, active = ran.locator(PLAYER), ran.locator(".jp-Cell.jp-mod-active")
+    player, active = ran.locator(PLAYER).first, ran.locator(".jp-Cell.jp-mod-active")
     player.get_by_text("1", exact=True).click()
     player.locator('img:visible[alt^="after step 1 of 6"]').wait_for()
     assert active.locator(PLAYER).count() == 1
@@ -229,7 +229,7 @@ def test_a_saved_lesson_reopens_whole(lab, ran):
     page.get_by_role("menuitem", name="Kernel", exact=True).click()
     page.get_by_role("menuitem", name="Shut Down Kernel", exact=True).click()
     page.get_by_text("No Kernel").first.wait_for()
-    steps(page.locator(PLAYER))
+    steps(page.locator(PLAYER).first)
     page.close()
 
 
@@ -246,12 +246,12 @@ def exported(lab):
 
 
 def test_an_exported_page_steps(exported):
-    steps(exported.locator(PLAYER))
+    steps(exported.locator(PLAYER).first)
 
 
 def test_all_controls_have_names(exported):
     """What a screen reader says of each; no control is left without."""
-    player = exported.locator(PLAYER)
+    player = exported.locator(PLAYER).first
     named = [("button", "Play"), ("slider", "Step"), ("checkbox", "Repeat")]
     named += [("radiogroup", "Step"), *(("radio", str(step)) for step in range(7))]
     for role, name in [*named, ("group", "Picture")]:
@@ -263,7 +263,7 @@ def test_all_controls_have_names(exported):
 def test_a_narrow_or_zoomed_window_cuts_nothing(exported, width):
     """Controls wrap, the slider keeps a track, text in pictures stays legible."""
     exported.set_viewport_size({"width": width, "height": 600})
-    player = exported.locator(PLAYER)
+    player = exported.locator(PLAYER).first
     room = player.bounding_box()
     for control in player.locator("button, label, [type=range]").all():
         box = control.bounding_box()

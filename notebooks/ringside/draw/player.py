@@ -32,7 +32,8 @@ SCRIPT = SCRIPT.replace("STYLE", STYLE)
 def style(svg: str) -> str:
     """Return how wide a picture is: it grows with text, and shrinks while legible."""
     width = float(re.search(r' width="([\d.]+)"', svg)[1])
-    smallest = min(map(float, re.findall(r'font-size="([\d.]+)"', svg)), default=EM)
+    sizes = re.findall(r'font(?:-size)?(?:="|: *)([\d.]+)', svg)  # or matplotlib's
+    smallest = min(map(float, sizes), default=EM)
     least = width * min(1, LEAST / smallest)
     return f"width:{width / EM:.4g}em;max-width:100%;min-width:{least:.0f}px"
 
