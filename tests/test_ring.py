@@ -241,6 +241,14 @@ def test_a_simulated_ring_adds_and_keeps_notes_of_it(ranks):
         assert [note["send"] for note in own] == [rank, *came][: len(own)]
 
 
+def test_a_ring_that_went_wrong_can_be_stepped_through(events):
+    events[-1]["chunks"][2] += 1
+    with pytest.raises(WrongRecording):
+        verify(events)
+    player = Player(events)
+    assert ring.WRONG in player.frames[-1] and "<figure" in player._repr_html_()
+
+
 def test_all_ranks_of_a_ring_end_with_the_same_bits():
     grads = list(torch.rand(5, 7, generator=torch.Generator().manual_seed(0)))
     first, *others = simulate_ring(halves(), grads).grads

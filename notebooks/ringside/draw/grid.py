@@ -224,10 +224,8 @@ def flight(layout: Layout, cell: tuple, clock: Clock, away, there) -> str:
     """Return a sample on its way from the data set to its place."""
     x, y, number, (rank,) = cell
     left, top = layout.home(number)
-    way, pale = (
-        clock.flight(away, there, x - left, y - top),
-        paler(HUES[rank % len(HUES)]),
-    )
+    way = clock.flight(away, there, x - left, y - top)
+    pale = paler(HUES[rank % len(HUES)])
     return f'<use href="#t{number}" fill="{pale}"{way}/>'
 
 
