@@ -310,5 +310,5 @@ def test_bets_stand_beside_the_answers(capsys):
         ["a", "word", "ring", "tree", "not", "so"],
         ["none", "-", "1", "no", "bet", "yet"],
     ]
-    ends = {len(row.rpartition("  ")[0]) for row in [*rows]}
-    assert len(ends) == 1, "the columns are straight"
+    for row in rows:  # the columns are straight
+        assert row[len(first) - 1].isalnum() and row[len(first) :].startswith("  ")
