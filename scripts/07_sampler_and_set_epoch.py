@@ -26,22 +26,22 @@ EPOCHS, BATCH = 4, 2  # a batch is what one rank takes
 
 
 def deal(length, rank, world_size, epoch=0, seed=0, shuffle=True, drop_last=False):
-    """Shuffle, make the number divide, take every world_size-th from rank on."""
+    """Shuffle, make the number divisible, take every world_size-th from rank on."""
     order = list(range(length))
     if shuffle:
         generator = torch.Generator().manual_seed(seed + epoch)
         order = torch.randperm(length, generator=generator).tolist()
-    over = length % world_size
-    if over and drop_last:
-        order = order[:-over]
-    elif over:
-        order += (order * world_size)[: world_size - over]
+    left_over = length % world_size
+    if left_over and drop_last:
+        order = order[:-left_over]
+    elif left_over:
+        order += (order * world_size)[: world_size - left_over]  # begin again
     return order[rank::world_size]
 
 
-def read_epochs(samples, rank, world_size):
+def read_epochs(samples):
     """Tell the sampler the epoch, then read: return this rank's samples, by epoch."""
-    sampler = DistributedSampler(range(samples), world_size, rank)
+    sampler = DistributedSampler(range(samples))
     loader = DataLoader(range(samples), BATCH, sampler=sampler)
     epochs = []
     for epoch in range(EPOCHS):
@@ -104,7 +104,7 @@ def main():
         parser.error(f"--samples must be 0 to 40, not {args.samples}")
 
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
-    mine = read_epochs(args.samples, rank, world_size)
+    mine = read_epochs(args.samples)
     events = [{"step": e, "rank": rank, "samples": seen} for e, seen in enumerate(mine)]
     rows = save_recording(args.record, events, picture="grid", samples=args.samples)
     for epoch in range(EPOCHS):

@@ -31,7 +31,7 @@ SHARED = {  # the functions of its script that a notebook shows, at least
     "05_distributed_data_parallel": "average begin buckets_of finish when_ready",
     "05b_ddp_habits": "Layer wrap",
     "06_dp_vs_ddp": "efficiency",
-    "07_sampler_and_set_epoch": "audit deal read_epochs",
+    "07_sampler_and_set_epoch": "audit deal",
     "07b_workers_and_streams": "Stream begin_and_leap read_stream",
 }
 README = (ROOT / "README.md").read_text(encoding="utf-8")

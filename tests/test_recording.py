@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from ringside import Notes, Player, Recording, WrongRecording
+from ringside import Notes, Player, Recording, WrongRecording, reads
 from ringside.draw.player import DRAWS
 from ringside.draw.retell import TELLS
 from ringside.recording import FIELDS, KINDS, read, whole
@@ -49,6 +49,17 @@ def test_every_field_is_in_the_table(name):
 def test_each_kind_is_drawn_or_told_as_one_that_is():
     assert DRAWS.keys() | TELLS.keys() == KINDS.keys()
     assert not DRAWS.keys() & TELLS.keys()
+
+
+def test_lines_of_samples_make_a_grid():
+    printed = reads({0: ["[3, 1]", "[]"], 1: ["[0]", "[2, 2]"]}, samples=5)
+    assert [(e["step"], e["rank"], e["samples"]) for e in printed] == [
+        (0, 0, [3, 1]),
+        (1, 0, []),
+        (0, 1, [0]),
+        (1, 1, [2, 2]),
+    ]
+    assert whole(printed).header == {"picture": "grid", "ranks": 2, "samples": 5}
 
 
 def test_what_a_cell_has_made_is_looked_at_too():

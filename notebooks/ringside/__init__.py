@@ -15,7 +15,7 @@ ROOMS = {
     ".draw.player": "Picture Player film still",
     ".launch": "RankFailed RankTimeout Run script_of torchrun",
     ".mailboxes": "Simulated simulate simulate_ring",
-    ".recording": "Notes Recording WrongRecording load only values verify",
+    ".recording": "Notes Recording WrongRecording load only reads values verify",
 }
 ROOM = {name: room for room, names in ROOMS.items() for name in names.split()}
 __all__ = ["check", *ROOM]  # noqa: PLE0604

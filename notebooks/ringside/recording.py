@@ -93,6 +93,16 @@ def read(path: Path) -> Recording:
     return whole(Recording(events, **header))
 
 
+def reads(lines: dict[int, list[str]], samples: int) -> Recording:
+    """Return a grid of lines that ranks printed: in each, an epoch's samples."""
+    events = [
+        {"step": step, "rank": rank, "samples": json.loads(line)}
+        for rank, printed in lines.items()
+        for step, line in enumerate(printed)
+    ]
+    return Recording(events, picture="grid", ranks=len(lines), samples=samples)
+
+
 def whole(events: Recording) -> Recording:
     """Return the events if all have what their kind of picture needs."""
     kind = getattr(events, "header", {}).get("picture")
