@@ -68,7 +68,7 @@ def when_ready(weights, act):
 
 
 def buckets_of(weights, cap):
-    """From the last weight to the first: fill a bucket until it has cap bytes."""
+    """From the last weight to the first: a bucket takes them until it has cap bytes."""
     buckets = [[]]
     for weight in reversed(list(weights)):
         if sum(each.nbytes for each in buckets[-1]) >= cap:

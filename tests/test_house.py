@@ -224,6 +224,38 @@ def test_a_label_tells_the_minutes_of_its_page(path):
     assert f"| {' + '.join(map(str, told))} |" in row
 
 
+def glossary() -> dict[str, str]:
+    """Return the lesson that explains a word, for each word."""
+    [page] = cells(ROOT / "notebooks" / "glossary.ipynb", "markdown")
+    rows = re.findall(r"(?m)^\| \*\*(.+?)\*\* \| \S.+\. \| \[(\w+)\]\((.+)\) \|$", page)
+    assert len(rows) == page.count("\n| **") > 20
+    assert rows == sorted(rows, key=lambda row: row[0].lower())
+    assert all((ROOT / "notebooks" / name).exists() for *_, name in rows)
+    return {word: lesson for word, lesson, _ in rows}
+
+
+@pytest.mark.parametrize("path", written_twice(), ids=lambda path: path.stem)
+def test_a_word_is_explained_before_it_is_used(path):
+    """In bold, where it first stands; a word of a later lesson comes with its name."""
+    first, *rest = cells(path, "markdown")
+    assert "](glossary.ipynb)" in first, "the glossary is one click away"
+    prose = "\n\n".join(
+        [re.split("## What you .*?##", first, flags=re.DOTALL)[-1], *rest]
+    )
+    prose = re.sub(r"```.*?```|`[^`]*`|!\[.*?\]|\]\(.*?\)", "", prose, flags=re.DOTALL)
+    number, early = path.stem.partition("_")[0], []
+    for word, lesson in glossary().items():
+        uses = re.finditer(rf"[^.\n]*\b{re.escape(word)}[^.\n]*", prose, re.IGNORECASE)
+        uses = [use[0] for use in uses if not use[0].startswith("#")]
+        if lesson > number:
+            early += [use for use in uses if f"lesson {lesson}" not in use]
+        elif lesson == number:
+            bold = rf"(?i)\*\*([^*]* )?{re.escape(word)}(s|es)?\*\*"
+            assert uses, f"{word} is no word of this lesson"
+            early += [] if re.search(bold, uses[0]) else uses[:1]
+    assert early == []
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_reads_well(path):
     kinds = [c["cell_type"] for c in json.loads(path.read_text())["cells"]]
