@@ -35,7 +35,7 @@ def deal(length, rank, world_size, epoch=0, seed=0, shuffle=True, drop_last=Fals
     if left_over and drop_last:
         order = order[:-left_over]
     elif left_over:
-        order += (order * world_size)[: world_size - left_over]  # begin again
+        order += (order * world_size)[: world_size - left_over]  # often enough
     return order[rank::world_size]
 
 
