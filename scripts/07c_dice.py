@@ -137,7 +137,7 @@ def main():
         if rank == 0:
             total = world_size * args.workers * EPOCHS
             print(f"{way:14}{len(set.union(*thrown)):3} different of {total} throws")
-    save_recording(args.record, events, picture="flow", phases=WAYS)
+    save_recording(args.record, events, picture="flow", phases=WAYS, pace=3)
     if rank == 0:
         said = f"{world_size} ranks with {args.workers} workers each"
         print(f"ok: {said} throw what one process predicted")
