@@ -44,8 +44,8 @@ class Stream(IterableDataset):
         self.rank, self.world_size = rank, world_size
 
     def __iter__(self):
-        here = get_worker_info()  # None where a loader has no workers
-        worker, workers = (here.id, here.num_workers) if here else (0, 1)
+        info = get_worker_info()  # None in a main process
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
         own = (self.rank, self.world_size, worker, workers)
         begin, leap = begin_and_leap(*own, self.shared_by)
         for number in islice(range(self.samples), begin, None, leap):
@@ -56,8 +56,8 @@ def read_stream(stream, workers):
     """Return what each worker of this rank brings."""
     reads = [[] for _ in range(workers)]
     # forked: a copy of this process, made in no time
-    how = {"num_workers": workers, "multiprocessing_context": "fork"}
-    for worker, number in DataLoader(stream, None, **how):  # None: no batches
+    options = {"num_workers": workers, "multiprocessing_context": "fork"}
+    for worker, number in DataLoader(stream, None, **options):  # None: no batches
         reads[worker].append(number)
     return reads
 

@@ -156,6 +156,10 @@ def mine(r, w, k, n, samples):
     return range(k * w + r, samples, w * n)
 
 
+def backwards(r, w, k, n, samples):
+    return [samples - 1 - number for number in mine(r, w, k, n, samples)]
+
+
 @pytest.mark.parametrize(
     ("function", "says"),
     [
@@ -171,7 +175,8 @@ def mine(r, w, k, n, samples):
         (lambda *p: [*mine(*p)] * 2, "one worker reads 0 more"),
         (blocks, "one worker reads 5, another 3"),
         (lambda r, w, k, n, s: [] if r or k else range(s), "another 0"),
-        (lambda r, w, k, n, s: range(r * n + k, s, w * n), "right: "),
+        (lambda r, w, k, n, s: range(r * n + k, s, w * n), "one rank reads 2, another"),
+        (backwards, "right: "),
         (mine, "right: "),
         (None, "TypeError"),
     ],
@@ -182,21 +187,24 @@ def test_stream_parts(function, says, capsys):
 
 
 @pytest.mark.parametrize(
-    ("answers", "says"),
+    ("steps", "dropped", "says"),
     [
-        ((4, 12, ...), "your turn"),
-        ((4.0, 12, 6), "whole number"),
-        ((1, 12, 6), "own workers differ"),
-        ((3, 12, 6), "it is the worker's"),
-        ((12, 12, 6), "all ranks draw the same number"),
-        ((5, 12, 6), "ids are 0 to 3"),
-        ((4, 6, 6), "is not the seed"),
-        ((4, 3, 6), "a number of its own"),
-        ((4, 12, 12), "have the same sum"),
-        ((4, 12, 7), "sums go from 0"),
-        ((4, 12, 6), "right: "),
+        (..., 4, "your turn"),
+        (6.0, 4, "each answer is a whole number"),
+        (2, 4, "in each, a rank gets a batch of all its workers"),
+        (24, 4, "how many by one rank?"),
+        (25, 4, "four ranks share them"),
+        (7, 4, "the incomplete round is dropped"),
+        (8, 4, "the incomplete round is dropped"),
+        (9, 4, "the incomplete round is dropped"),
+        (5, 4, "steps is not 5: a round is"),
+        (6, 0, "two rounds are 96 samples"),
+        (6, 52, "room for two rounds"),
+        (6, 1, "samples that are counted"),
+        (6, 96, "dropped is not 96"),
+        (6, 4, "right: "),
     ],
 )
-def test_dice(answers, says, capsys):
-    check.dice(*answers)
+def test_rounds(steps, dropped, says, capsys):
+    check.rounds(steps, dropped)
     assert says in capsys.readouterr().out

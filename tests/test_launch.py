@@ -880,7 +880,8 @@ def test_a_line_is_shown_while_its_rank_still_runs(place, monkeypatch):
 
 
 def test_no_two_ranks_draw_the_same_numbers(place, warm):
-    text = "import random, numpy\nprint(random.random(), numpy.random.rand())"
+    text = "import random, numpy, torch\n"
+    text += "print(random.random(), numpy.random.rand(), torch.rand(()).item())"
     runs = [torchrun(place.script(text), ranks=2, warm=warm, quiet=True) for _ in "ab"]
     drawn = [run.lines[rank][0].split() for run in runs for rank in (0, 1)]
     assert all(len(set(column)) == 4 for column in zip(*drawn, strict=True))

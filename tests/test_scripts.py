@@ -82,6 +82,11 @@ WRONG = {
         "--workers 0": "--workers must be 1 to 4, not 0",
         "--workers two": "argument --workers: invalid int value: 'two'",
     },
+    "07c_dice": {
+        "--workers 5": "--workers must be 1 to 4, not 5",
+        "--workers 0": "--workers must be 1 to 4, not 0",
+        "--workers two": "argument --workers: invalid int value: 'two'",
+    },
 }
 WHERE = ("machine", "torch", "date")  # of a recording of measured times
 

@@ -14,6 +14,7 @@ from .messages import five_talk, in_turns, piece_from_each
 from .race import flaws, kept, step_time
 from .ring import five_ranks, ring_broadcast, uneven_chunks
 from .sampler import my_share, mysteries, padded, six_runs
+from .seeds import dice, equal_or_own, own_seeds
 from .split import step, two_means, weigh
 from .start import gpus, rank_9
-from .stream import dice, stream_parts, worker_reads
+from .stream import rounds, stream_parts, worker_reads

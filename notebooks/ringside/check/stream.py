@@ -71,32 +71,37 @@ def unfair(parts: dict[tuple[int, int], list[int]], samples: int) -> str | None:
     sizes = [len(mine) for mine in parts.values()]
     if max(sizes) - min(sizes) > 1:
         return f"one worker reads {max(sizes)}, another {min(sizes)}"
+    by_rank = Counter()
+    for (rank, _), mine in parts.items():
+        by_rank[rank] += len(mine)
+    most, least = max(by_rank.values()), min(by_rank.values())
+    if most - least > 1:
+        return f"one rank reads {most}, another {least}: let the ranks come first"
     return None
 
 
 @says(
-    "4, 12 and 6: many pairs of rank and worker have one sum",
-    types="each answer is a whole number, such as same_seed=12",
+    "two rounds of 48 samples, and three steps for each rank in a round",
+    types="each answer is a whole number, such as steps=12",
 )
-def dice(same_seed: int, seed_plus_rank: int, rank_plus_worker: int) -> str | None:
-    """Check how many different throws twelve workers make, seeded in three ways."""
-    if same_seed == 1:
-        why = "so a rank's own workers differ"
-        return f"a worker's seed is what was drawn plus its id, {why}"
-    if same_seed == 3:
-        return "it isn't the rank that makes the difference here, it is the worker's id"
-    if same_seed == 12:
-        return "all ranks draw the same number, so worker 0 of each has one seed"
-    if same_seed != 4:
-        why = "the ids are 0 to 3, and all draw one number"
-        return f"same_seed is not {same_seed}: {why}"
-    if seed_plus_rank == 6:
-        return "what is drawn is not the seed 7 + r: three draws lie far apart"
-    if seed_plus_rank != 12:
-        why = "each rank draws a number of its own"
-        return f"seed_plus_rank is not {seed_plus_rank}: {why}"
-    if rank_plus_worker == 12:
-        return "rank 0's worker 1 and rank 1's worker 0 have the same sum"
-    if rank_plus_worker != 6:
-        return f"rank_plus_worker is not {rank_plus_worker}: sums go from 0 to 2 + 3"
+def rounds(steps: int, dropped: int) -> str | None:
+    """Check the steps of a rank: 100 samples, 4 ranks, 3 workers, batches of 4."""
+    if steps == 2:
+        return "there are two rounds; in each, a rank gets a batch of all its workers"
+    if steps == 24:
+        return "24 batches are read by all ranks together; how many by one rank?"
+    if steps == 25:
+        return "100 samples make 25 batches, but four ranks share them"
+    if steps in (7, 8, 9):
+        return "those are too many: the incomplete round is dropped, by all workers"
+    if steps != 6:
+        return f"steps is not {steps}: a round is 4 x 3 batches of 4 samples"
+    if dropped == 0:
+        return "two rounds are 96 samples, and 100 pass"
+    if dropped == 52:
+        return "there is room for two rounds in 100 samples, not for one only"
+    if dropped == 1:
+        return "it is samples that are counted here, not batches"
+    if dropped != 4:
+        return f"dropped is not {dropped}: how many of 100 are left after two rounds?"
     return None

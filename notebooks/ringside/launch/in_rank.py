@@ -38,7 +38,8 @@ def run_warm(order: dict) -> None:
     torch.distributed.set_debug_level_from_env()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     resource_tracker._resource_tracker._fd = None  # its semaphores go when it goes
-    if "numpy.random" in sys.modules:  # or every rank draws the same numbers
+    torch.default_generator.seed()  # or every rank draws the same numbers
+    if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     run(order["script"], order["args"], order["folder"], BIRTHPLACE)
     threading._shutdown()  # end as a script does, but without taking torch apart

@@ -1,0 +1,105 @@
+"""Checks the answers of lesson 07c."""
+
+from collections.abc import Callable
+from itertools import product
+
+from .verdict import Mistake, attempt, says
+
+CASES = [(1, 1), (4, 2), (3, 4), (8, 1), (2, 16)]  # ranks, and workers for each
+EPOCHS = 4
+DRAWS = {  # what is drawn at random, and who must draw alike
+    "order": "equal",
+    "crops": "own",
+    "dropout": "own",
+    "split": "equal",
+    "layers": "equal",
+}
+
+
+@says(
+    "4, 12 and 6: many pairs of rank and worker have one sum",
+    types="each answer is a whole number, such as same_seed=12",
+)
+def dice(same_seed: int, seed_plus_rank: int, rank_plus_worker: int) -> str | None:
+    """Check how many different throws twelve workers make, seeded in three ways."""
+    if same_seed == 1:
+        why = "so a rank's own workers differ"
+        return f"a worker's seed is what was drawn plus its id, {why}"
+    if same_seed == 3:
+        return "it isn't the rank that makes the difference here, it is the worker's id"
+    if same_seed == 12:
+        return "all ranks draw the same number, so worker 0 of each has one seed"
+    if same_seed != 4:
+        why = "the ids are 0 to 3, and all draw one number"
+        return f"same_seed is not {same_seed}: {why}"
+    if seed_plus_rank == 6:
+        return "what is drawn is not the seed 7 + r: three draws lie far apart"
+    if seed_plus_rank != 12:
+        why = "each rank draws a number of its own"
+        return f"seed_plus_rank is not {seed_plus_rank}: {why}"
+    if rank_plus_worker == 12:
+        return "rank 0's worker 1 and rank 1's worker 0 have the same sum"
+    if rank_plus_worker != 6:
+        return f"rank_plus_worker is not {rank_plus_worker}: sums go from 0 to 2 + 3"
+    return None
+
+
+@says(f"no two workers have one seed, in {EPOCHS} epochs, {len(CASES)} times")
+def own_seeds(function: Callable) -> str | None:
+    """Check own_seed(rank, worker, epoch, world_size, workers): unlike all others."""
+    for world_size, workers in CASES:
+        seen = {}
+        where = f"{world_size} ranks with {workers} workers:"
+        for epoch, rank, worker in product(
+            range(EPOCHS), range(world_size), range(workers)
+        ):
+            given = rank, worker, epoch, world_size, workers
+            seed = attempt(where, function, *given, into=whole)
+            if attempt(where, function, *given, into=whole) != seed:
+                return "called twice for the same worker, it returns two seeds"
+            if seed in seen:
+                return f"{where} {shared(seen[seed], (rank, worker, epoch), seed)}"
+            seen[seed] = rank, worker, epoch
+    return None
+
+
+def whole(seed) -> int:
+    """Return a seed that torch.manual_seed takes."""
+    if not hasattr(seed, "__index__"):
+        raise Mistake(f"a seed is a whole number, not {seed!r}")
+    if not 0 <= int(seed) < 2**63:
+        raise Mistake(f"a seed is from 0 to 2**63 - 1, not {seed}")
+    return int(seed)
+
+
+def shared(one: tuple[int, int, int], other: tuple[int, int, int], seed: int) -> str:
+    """Return who have the same seed, and why."""
+    (r, w, e), (rank, worker, epoch) = one, other
+    if (r, w) == (rank, worker):
+        who = f"rank {r}'s worker {w} has seed {seed} in epochs {e} and {epoch}"
+        return f"{who}: the epoch has no say"
+    who = f"rank {r}'s worker {w} and rank {rank}'s worker {worker} have seed {seed}"
+    if e == epoch:
+        return f"in epoch {e}, {who}"
+    return f"in epochs {e} and {epoch}, {who}: leave room for all of an epoch"
+
+
+@says("what all must agree on is equal; what varies the data or the model is own")
+def equal_or_own(
+    order: str, crops: str, dropout: str, split: str, layers: str
+) -> str | None:
+    """Check which random choices must be equal on all ranks, and which its own."""
+    answers = dict(zip(DRAWS, (order, crops, dropout, split, layers)))
+    if any(answer not in ("equal", "own") for answer in answers.values()):
+        return 'each answer is "equal" or "own"'
+    why = {
+        "order": "the ranks share one order: in two orders, samples get lost",
+        "crops": "with equal dice, four ranks crop their samples in the same way",
+        "dropout": "with equal dice, all ranks switch off the same units",
+        "split": "else a rank trains on what another one tests with",
+        "layers": "DDP waits for the gradients of a layer from every rank",
+    }
+    for name, answer in answers.items():
+        if answer != DRAWS[name]:
+            return f"{name} must be {DRAWS[name]}: {why[name]}"
+    return None

@@ -1,0 +1,150 @@
+"""Let workers throw dice, seeded in four ways; one process says what they will throw.
+
+    torchrun --standalone --nproc-per-node 4 scripts/07c_dice.py
+
+GPUs are not used. Try --workers 3. With --record PATH, rank 0 keeps what every worker
+threw, and who threw the same, one JSON object per line. The last line begins with
+"ok". The lesson: notebooks/07c_dice.ipynb
+"""
+
+import gc
+import json
+import os
+import shlex
+import sys
+import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import errors
+from torch.utils.data import DataLoader
+
+EPOCHS = 2
+WAYS = {
+    "one seed": "Every rank calls torch.manual_seed(0).",
+    "rank + worker": "Every worker seeds itself with the sum of rank and worker.",
+    "the recipe": "Every rank has its own seed, and a loader's generator with seed 0.",
+    "seed + rank": "Rank r calls torch.manual_seed(0 + r).",
+}
+
+
+class Dice:
+    """A data set with one sample for each worker: what the worker throws."""
+
+    def __init__(self, workers):
+        self.workers = workers
+
+    def __len__(self):
+        return self.workers
+
+    def __getitem__(self, number):
+        return torch.randint(1000, ()).item()
+
+
+def throw(rank, workers, way):
+    """Return what the workers of this rank throw, by epoch."""
+    torch.manual_seed(0 if way == "one seed" else rank)
+    # forked: a copy of this process, made in no time
+    options = {"num_workers": workers, "multiprocessing_context": "fork"}
+    if way == "the recipe":
+        options["generator"] = torch.Generator().manual_seed(0)
+    if way == "rank + worker":
+        options["worker_init_fn"] = lambda worker: torch.manual_seed(rank + worker)
+    loader = DataLoader(Dice(workers), None, **options)  # None: no batches
+    return [list(loader) for _ in range(EPOCHS)]
+
+
+def first_throw(seed):
+    """Return the first number that a generator with this seed throws."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(1000, (), generator=generator).item()
+
+
+def predict(seed, workers):
+    """Return what the workers of a rank with this seed will throw, by epoch."""
+    own, epochs = torch.Generator().manual_seed(seed), []
+    for _ in range(EPOCHS):
+        base_seed = torch.empty((), dtype=torch.int64).random_(generator=own).item()
+        epochs.append([first_throw(base_seed + worker) for worker in range(workers)])
+    return epochs
+
+
+def save_recording(path, events, **header):
+    """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, events)
+    rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
+    if path and dist.get_rank() == 0:
+        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
+        part = Path(f"{path}.part")
+        part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
+        part.replace(path)
+    return rows
+
+
+class Parser(ArgumentParser):
+    def error(self, message):
+        """Say in one line what is wrong, and once: rank 0 speaks, and leaves first."""
+        if os.environ.get("RANK", "0") != "0":
+            time.sleep(1)
+            self.exit(2)
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def start(parser):
+    """Return the arguments, this rank and the number of ranks."""
+    parser.add_argument("--record", type=Path, metavar="PATH", help="a file to write")
+    args = parser.parse_args()
+    if "RANK" not in os.environ:
+        path = shlex.quote(sys.argv[0])
+        parser.error(f"try torchrun --standalone --nproc-per-node 4 {path}")
+    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
+        parser.error(f"--record must be a file in a folder, not {args.record}")
+    return args, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+@errors.record  # torchrun hears of an exception in here
+def main():
+    parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=2, help="that throw for a rank")
+    args, rank, world_size = start(parser)
+    if not 1 <= args.workers <= 4:
+        parser.error(f"--workers must be 1 to 4, not {args.workers}")
+
+    # thrown before there is a group, whose threads can't be forked
+    mine = {way: throw(rank, args.workers, way) for way in WAYS}
+    dist.init_process_group("gloo", timeout=timedelta(minutes=1))
+    everyone, events = [None] * world_size, []
+    dist.all_gather_object(everyone, mine)
+    for step, way in enumerate(WAYS):
+        due = predict(rank if way == "seed + rank" else 0, args.workers)
+        if way == "rank + worker":
+            due = [[first_throw(rank + w) for w in range(args.workers)]] * EPOCHS
+        if mine[way] != due:
+            raise ValueError(f"{way}: one process predicts {due}, not {mine[way]}")
+        thrown = [{n for epoch in each[way] for n in epoch} for each in everyone]
+        holds = {  # by worker: its numbers, and behind each the ranks that threw it
+            f"worker {worker}": [
+                [n, *(r for r, numbers in enumerate(thrown) if n in numbers)]
+                for n in numbers
+            ]
+            for worker, numbers in enumerate(zip(*mine[way]))
+        }
+        events.append({"step": step, "rank": rank, "phase": way, "holds": holds})
+        if rank == 0:
+            total = world_size * args.workers * EPOCHS
+            print(f"{way:14}{len(set.union(*thrown)):3} different of {total} throws")
+    save_recording(args.record, events, picture="flow", phases=WAYS, pace=3)
+    if rank == 0:
+        said = f"{world_size} ranks with {args.workers} workers each"
+        print(f"ok: {said} throw what one process predicted")
+
+
+if __name__ == "__main__":
+    main()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()
