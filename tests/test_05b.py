@@ -2,12 +2,16 @@
 
 import re
 from contextlib import nullcontext
+from inspect import signature
 from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 from ringside import RankFailed, check, torchrun
 from ringside.draw.player import spelt
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 HABITS = "05b_ddp_habits"
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,6 +50,54 @@ def test_a_recording_tells_whose_numbers_are_where():
     assert [holds["weight"] for holds in told] == [[own], [first], [own], [own], [own]]
     assert [holds["buffer"][0][1] for holds in told] == [2, 0, 2, 0, 0]
     assert told[-1]["grad"] == [["2", 0, 1, 2]]
+
+
+def through_its_module(rank, world_size):
+    model = DistributedDataParallel(nn.Linear(1, 1, bias=False))
+    for forward in (model, model.module):
+        model.zero_grad()
+        forward(torch.tensor([rank + 1.0])).sum().backward()
+        print(model.module.weight.grad.item())
+
+
+def frozen(rank, world_size, late):
+    model = nn.Linear(1, 1)
+    model.bias.requires_grad_(late)
+    wrapped = DistributedDataParallel(model)
+    model.bias.requires_grad_(False)
+    wrapped(torch.tensor([rank + 1.0])).sum().backward()
+    print(model.weight.grad.item())
+
+
+def with_buffers_off(rank, world_size):
+    """Print a buffer after wrapping and after a forward, for each option."""
+    names = ["broadcast_buffers", "init_sync"]
+    if "forward_sync_buffers" in signature(DistributedDataParallel).parameters:
+        names.append("forward_sync_buffers")  # torch 2.13 and newer
+    for name in names:
+        model = nn.Linear(1, 1)
+        model.register_buffer("seen", torch.tensor([rank + 1.0]))
+        wrapped = DistributedDataParallel(model, **{name: False})
+        print(name, "wraps", model.seen.item())
+        model.seen.fill_(rank + 1)
+        wrapped(torch.ones(1))
+        print(name, "forward", model.seen.item())
+
+
+def test_what_the_lesson_says_of_ddp_in_words_is_so():
+    first, second = torchrun(through_its_module, ranks=2, quiet=True).lines.values()
+    assert (first, second) == (["1.5", "1.0"], ["1.5", "2.0"])
+    assert torchrun(frozen, False, ranks=2, quiet=True).lines[1] == ["1.5"]
+    assert torchrun(frozen, True, ranks=2, quiet=True).lines[1] == ["2.0"]
+    buffers = torchrun(with_buffers_off, ranks=2, quiet=True).lines[1]
+    assert buffers[:4] == [
+        "broadcast_buffers wraps 2.0",
+        "broadcast_buffers forward 2.0",
+        "init_sync wraps 2.0",
+        "init_sync forward 1.0",
+    ]
+    new = ["forward_sync_buffers wraps 1.0", "forward_sync_buffers forward 2.0"]
+    assert buffers[4:] in ([], new)
 
 
 @pytest.mark.parametrize(
