@@ -3,10 +3,9 @@
     torchrun --standalone --nproc-per-node 4 scripts/06_dp_vs_ddp.py
     torchrun --standalone --nproc-per-node gpu scripts/06_dp_vs_ddp.py
 
-The first line needs no GPU, and about a minute; take as many ranks as you have cores.
-The second gives each GPU a rank. With --rounds 3 or --samples 20, there is less to wait
-for, and less to trust. With --record PATH, rank 0 keeps every measurement, one JSON
-object per line. The last line begins with "ok".
+Take as many ranks as you have cores, or GPUs. With --rounds 3 or --samples 20 there is
+less to wait for, and less to trust. With --record PATH, rank 0 keeps all times, one
+JSON object per line. The last line begins with "ok".
 The lesson: notebooks/06_dp_vs_ddp.ipynb
 """
 
@@ -15,8 +14,8 @@ import ctypes
 import gc
 import json
 import os
-import random
 import shlex
+import statistics
 import sys
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -32,13 +31,8 @@ from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 
-STEPS = 3  # that are timed together
 METHODS = ["one process", "DP", "DDP"]
-
-
-def efficiency(alone, together):
-    """Each rank does the work of one process: how much of its speed is kept?"""
-    return alone / together
+STEPS = 3  # that are timed together
 
 
 def task(workload, samples):
@@ -56,7 +50,7 @@ def task(workload, samples):
 
 
 def train(model, forward, x, y):
-    """Take a few steps."""
+    """Take a few steps: this is what the clock sees."""
     for _ in range(STEPS):
         model.zero_grad()
         nn.functional.cross_entropy(forward(x), y).backward()
@@ -84,8 +78,7 @@ def data_parallel(model, x, devices):
     outputs = list(threads.map(lambda run, part: run(part), replicas, parts))
 
     def go_back(grad):
-        parts = threads.map(torch.clone, grad.chunk(devices))
-        list(threads.map(torch.Tensor.backward, outputs, parts))
+        list(threads.map(torch.Tensor.backward, outputs, grad.chunk(devices)))
         weights = zip(*(replica.parameters() for replica in replicas))
         for weight, copies in zip(model.parameters(), weights):
             weight.grad = sum(one.grad for one in copies)
@@ -93,36 +86,6 @@ def data_parallel(model, x, devices):
     joined = torch.cat([y.detach() for y in outputs]).requires_grad_()
     joined.register_hook(go_back)
     return joined
-
-
-def lane(method, device, workload, samples):
-    """Return a function that takes a few steps, after it has shown they are right."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    model, x, y = (part.to(device) for part in task(workload, world_size * samples))
-    alone, forward = copy.deepcopy(model), model
-    batch = x.chunk(world_size)[rank], y.chunk(world_size)[rank]
-    if method == "DDP":
-        forward = DistributedDataParallel(model)
-    if method == "DP":
-        batch, forward = (x, y), partial(data_parallel, model, devices=world_size)
-        if device.type == "cuda":
-            forward = nn.DataParallel(model, range(world_size))
-    steps = partial(train, model, forward, *batch)
-    steps()  # these may be slow: nobody looks at the clock
-    if rank == 0 and method != "one process":
-        train(alone, alone, x, y)
-        weights = list(model.parameters()), list(alone.parameters())
-        says = f"{method} does not take the steps of one process"
-        torch.testing.assert_close(*weights, atol=1e-4, rtol=1e-5, msg=says)
-    return steps
-
-
-def probe():
-    """Return the time of a small piece of work, by that of computing it: 1 if calm."""
-    x, begin, used = torch.ones(256, 256), time.perf_counter(), time.thread_time()
-    for _ in range(60):
-        x @ x
-    return (time.perf_counter() - begin) / (time.thread_time() - used)
 
 
 def slowest(value):
@@ -133,39 +96,46 @@ def slowest(value):
 
 
 def race(device, workload, samples, rounds):
-    """Time all methods in turns, in another order each round, after a probe."""
-    mine = METHODS if dist.get_rank() == 0 else METHODS[2:]
-    lanes = {method: lane(method, device, workload, samples) for method in mine}
-    slowest(0.0)  # all are ready
+    """Time all methods in turns, after a round without a clock that checks them."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    model, x, y = (part.to(device) for part in task(workload, ranks * samples))
+    one, dp, ddp = (copy.deepcopy(model) for _ in METHODS)
+    own = x.chunk(ranks)[rank], y.chunk(ranks)[rank]
+    devices = partial(data_parallel, dp, devices=ranks)
+    if x.is_cuda:
+        devices = nn.DataParallel(dp, range(ranks))
+    lanes = {
+        "one process": partial(train, one, one, *own),
+        "DP": partial(train, dp, devices, x, y),
+        "DDP": partial(train, ddp, DistributedDataParallel(ddp), *own),
+    }
     rows = []
-    for step in range(1, rounds + 1):
+    for step in range(rounds + 1):
         row = {"step": step, "rank": 0, "workload": workload, "ms": {}}
-        row["pace"] = slowest(probe())
-        for method in random.Random(step).sample(METHODS, len(METHODS)):
+        for method in METHODS[step % 3 :] + METHODS[: step % 3]:
+            slowest(0.0)  # all begin together
             begin = time.perf_counter()
-            if method in lanes:  # or rest, while rank 0 works
+            if rank == 0 or method == "DDP":  # else rest, while rank 0 works
                 lanes[method]()
-            took = time.perf_counter() - begin
-            row["ms"][method] = slowest(1000 * took / STEPS)
+            row["ms"][method] = slowest(1000 * (time.perf_counter() - begin) / STEPS)
         rows.append(row)
-    return rows
+        if step == rank == 0:
+            train(model, model, x, y)
+            for method, trained in ("DP", dp), ("DDP", ddp):
+                weights = list(trained.parameters()), list(model.parameters())
+                says = f"{method} does not take the steps of one process"
+                torch.testing.assert_close(*weights, atol=1e-4, rtol=1e-5, msg=says)
+    return rows[1:]
 
 
-def report(workload, rows, samples, ranks):
-    """Print one workload's table, of the calm rounds, if there are any."""
-    calm = [row for row in rows if row["pace"] <= 1.25]
-    trust = "too busy to trust" if 2 * len(calm) < len(rows) else "ms a step"
-    print(f"a model that {workload}, {len(calm)} of {len(rows)} rounds calm: {trust}")
-    print("method         median  middle half   samples/s  kept")
+def report(workload, rows):
+    """Print what a step took with each method, and how much speed each rank keeps."""
+    print(f"a model that {workload}: ms a step, their middle half, kept")
+    alone = statistics.median(row["ms"]["one process"] for row in rows)
     for method in METHODS:
-        times = torch.tensor([row["ms"][method] for row in calm or rows])
+        times = torch.tensor([row["ms"][method] for row in rows])
         low, ms, high = times.quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
-        workers = ranks
-        if method == "one process":
-            alone, workers = ms, 1
-        speed, kept = 1000 * workers * samples / ms, efficiency(alone, ms)
-        spread = f"{low:5.1f}-{high:<7.1f}"
-        print(f"{method:12}  {ms:7.1f}  {spread}{speed:9.0f}  {kept:4.2f}")
+        print(f"{method:12}{ms:7.1f}   {low:5.1f} to {high:5.1f}   {alone / ms:.2f}")
 
 
 def save_recording(path, events, **header):
@@ -219,31 +189,26 @@ def main():
     parser.add_argument("--rounds", type=int, default=20, help="of all methods")
     parser.add_argument("--samples", type=int, default=160, help="in a rank's batch")
     args, rank, world_size = start(parser)
-    if args.rounds < 1:
-        parser.error(f"--rounds must be 1 or more, not {args.rounds}")
-    if args.samples < 5:  # of which the second model takes a fifth
-        parser.error(f"--samples must be 5 or more, not {args.samples}")
+    if min(args.rounds, args.samples) < 1:
+        parser.error("--rounds and --samples must be 1 or more")
 
     device, backend = own_device()
     be_one_device()
     both = "gloo" if backend == "gloo" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(both, timeout=timedelta(minutes=1))
-    rows, sizes = [], {}
-    samples = {"computes": args.samples, "communicates": args.samples // 5}
+    rows = []
+    samples = {"computes": args.samples, "communicates": max(1, args.samples // 5)}
     for workload, count in samples.items():
-        model, x, _ = task(workload, count)
-        weights = sum(weight.nbytes for weight in model.parameters())
-        sizes[workload] = weights, x.nbytes, model(x).nbytes
         own = race(device, workload, count, args.rounds)
         rows += own
         if rank == 0:
-            report(workload, own, count, world_size)
+            report(workload, own)
 
     what = f"{os.cpu_count()} CPU cores" if backend == "gloo" else f"{world_size} GPUs"
-    header = {"measured": True, "machine": f"{what}, {backend}"}
+    header = {"picture": "race", "measured": True, "machine": f"{what}, {backend}"}
     header |= {"date": f"{date.today()}", "torch": torch.__version__.partition("+")[0]}
-    header |= {"methods": METHODS, "samples": samples, "bytes": sizes}
-    save_recording(args.record, [] if rank else rows, picture="race", **header)
+    header |= {"methods": METHODS, "samples": samples}
+    save_recording(args.record, [] if rank else rows, **header)
     if rank == 0:
         print(f"ok: all took the steps of one process, on {world_size} ranks")
 

@@ -30,7 +30,7 @@ SHARED = {  # the functions of its script that a notebook shows, at least
     "04_ring_all_reduce": "allgather scatter_reduce",
     "05_distributed_data_parallel": "average begin buckets_of finish when_ready",
     "05b_ddp_habits": "Layer wrap",
-    "06_dp_vs_ddp": "efficiency",
+    "06_dp_vs_ddp": "task train",
     "07_sampler_and_set_epoch": "audit deal",
     "07b_workers_and_streams": "begin_and_leap",
     "07c_dice": "Dice first_throw predict throw",

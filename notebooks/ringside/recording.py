@@ -10,7 +10,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "grid": "step rank samples",
     "stream": "step rank phase reads",
     "timeline": "lane begin end kind what",  # and perhaps step, to
-    "race": "step workload ms pace",
+    "race": "step workload ms",
     "copies": "step rank phase to bytes",  # this and the rest: see draw/retell.py
     "shares": "rank slopes grad mean w",
     "spans": "rank method what begin end",
@@ -39,7 +39,6 @@ FIELDS = {
     "to": "the rank, device or lane that it goes to",
     "workload": "which model is trained",
     "ms": "by method, the milliseconds of a step",
-    "pace": "1 in a round that nobody disturbed, more in any other",
     "bytes": "how many bytes are copied",
     "slopes": "the slope of each of the rank's samples",
     "grad": "the mean of the rank's slopes",

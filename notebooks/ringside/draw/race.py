@@ -1,30 +1,19 @@
 """Draws measured steps as a race: a lane for each method, a bar for each step.
 
-Bars are as long as the median step took; undisturbed rounds only. Steps and samples
-are counted until the same moment in all lanes.
+Bars are as long as the median step took. Steps and samples are counted until the same
+moment in all lanes.
 """
 
 import statistics
 
 from ..recording import Recording
 
-CALM = 1.25  # a round whose pace is slower was disturbed
 LAPS = 6  # steps of the slowest method that fit into the picture
 
 
-def calm(events: Recording, workload: str) -> list[dict]:
-    """Return the milliseconds by method, of each round that nobody disturbed."""
-    own = [event for event in events if event["workload"] == workload]
-    return [event["ms"] for event in own if event["pace"] <= CALM]
-
-
 def medians(events: Recording, workload: str) -> dict[str, float]:
-    """Return the median milliseconds of a step, by method, of undisturbed rounds.
-
-    If all were disturbed, of all.
-    """
-    every = [event["ms"] for event in events if event["workload"] == workload]
-    rounds = calm(events, workload) or every
+    """Return the median milliseconds of a step, by method."""
+    rounds = [event["ms"] for event in events if event["workload"] == workload]
     methods = events.header["methods"]
     return {name: statistics.median(ms[name] for ms in rounds) for name in methods}
 
