@@ -1,6 +1,7 @@
 """Tests lesson 00: ranks and nodes, for real and by the checkers."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,35 @@ runpy.run_path({str(ROOT / "scripts" / f"{SCRIPT}.py")!r}, run_name="__main__")
         wrong.unlink()
 
 
+def page():
+    return nbformat.read(ROOT / "notebooks" / f"{SCRIPT}.ipynb", 4).cells
+
+
+def test_the_script_for_monday_is_complete(tmp_path):
+    """It starts, meets, adds and leaves, on three ranks, by its text alone."""
+    [source] = [c.source for c in page() if c.source.startswith("JOB = ")]
+    names = {}
+    exec(source, names)
+    (tmp_path / "job.py").write_text(names["JOB"])
+    run = torchrun(tmp_path / "job.py", ranks=3, quiet=True)
+    said = {rank: [f"rank {rank} of 3 has 3"] for rank in range(3)}
+    assert run.lines == said
+    assert set(run.exit_codes.values()) == {0}
+
+
+def test_the_table_of_visible_gpus_says_what_the_arithmetic_says():
+    """Of a device that is not there, the table has a dash."""
+    [source] = [c.source for c in page() if "def visible(" in c.source]
+    names = {}
+    exec(source, names)
+    prose = "\n".join(c.source for c in page() if c.cell_type == "markdown")
+    rows = re.findall(r"(?m)^\| `([\d,]+)` \| (.*) \|$", prose)
+    assert [variable for variable, _ in rows] == ["0,1,2,3", "2,3"]
+    for variable, row in rows:
+        found = names["visible"](variable)
+        assert row.split(" | ") == [found.get(f"cuda:{i}", "–") for i in range(4)]
+
+
 @pytest.mark.parametrize(
     ("count", "given", "asked"),
     [
@@ -78,8 +108,7 @@ runpy.run_path({str(ROOT / "scripts" / f"{SCRIPT}.py")!r}, run_name="__main__")
 )
 def test_gpus_are_asked_where_there_are_some(count, given, asked, monkeypatch, capsys):
     """All that this process may use, and then all but the first."""
-    cells = nbformat.read(ROOT / "notebooks" / f"{SCRIPT}.ipynb", 4).cells
-    [source] = [c.source for c in cells if "get_device_properties" in c.source]
+    [source] = [c.source for c in page() if "get_device_properties" in c.source]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if given:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)

@@ -1,14 +1,24 @@
 """Tests lesson 01: when the mean of the gradients is the gradient of the batch."""
 
+import ast
+import importlib.util
+import re
 from pathlib import Path
 
+import nbformat
 import pytest
 import torch
 from ringside import RankFailed, check, load, torchrun
 from ringside.draw.retell import SHARES, shares
 
 SCRIPT = "01_split_the_batch"
-PATH = Path(__file__).resolve().parents[1] / "scripts" / f"{SCRIPT}.py"
+ROOT = Path(__file__).resolve().parents[1]
+PATH = ROOT / "scripts" / f"{SCRIPT}.py"
+PAGE = nbformat.read(ROOT / "notebooks" / f"{SCRIPT}.ipynb", 4).cells
+PROSE = "\n".join(cell.source for cell in PAGE if cell.cell_type == "markdown")
+SPEC = importlib.util.spec_from_file_location("split_by_hand", PATH)
+BY_HAND = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(BY_HAND)
 
 
 @pytest.mark.parametrize("ranks", [1, 5, 8, 9])
@@ -49,6 +59,65 @@ def test_what_was_recorded_adds_up():
         assert event["grad"] == sum(event["slopes"]) / len(event["slopes"])
         assert (event["mean"], event["w"]) == (4, [1, 0])
     assert alone["slopes"] == [e["slopes"][i] for i in (0, 1) for e in ranks]
+
+
+def parts(*names):
+    """Return the code of a notebook's functions and numbers, by their names."""
+    code = "\n\n".join(cell.source for cell in PAGE if cell.cell_type == "code")
+    found = {}
+    for node in ast.parse(code).body:
+        name = getattr(node, "name", None)
+        if isinstance(node, ast.Assign):
+            name = getattr(node.targets[0], "id", None)
+        found.setdefault(name, ast.unparse(node))
+    return "\n\n".join(found[name] for name in names)
+
+
+def test_what_is_said_of_the_eight_samples():
+    """The numbers of the prose that no cell prints."""
+    same = {}
+    exec(parts("X", "Y"), same)
+    x, y = same["X"], same["Y"]
+    assert (x, y) == (BY_HAND.X, BY_HAND.Y)
+    slopes = [a * (a - b) for a, b in zip(x, y)]
+    pairs = [sum(slopes[i : i + 2]) / 2 for i in (0, 2, 4, 6)]
+    assert "find {:g}, {:g}, {:g} and {:g}".format(*pairs) in PROSE
+    best = sum(a * b for a, b in zip(x, y)) / sum(a * a for a in x)
+    assert f"the best one, {best:.3f}" in PROSE
+    added = re.search(r"> \( (\(.+) \) / 4", PROSE)[1]
+    ranks = [slopes[rank::4] for rank in range(4)]
+    assert added == " + ".join(f"({a:g} + {b:g})/2" for a, b in ranks)
+    assert f"{x[2]:g} and {x[6]:g}, and subtracts {(x[2] + x[6]) / 2}" in PROSE
+    assert f"subtracts {sum(x) / 8:g}, the mean of all eight" in PROSE
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 9])
+def test_the_loop_for_monday_is_that_of_one_process(ranks, tmp_path):
+    """Also with nine ranks, one of which has no sample."""
+    text = f"""
+import gc, os
+import torch
+import torch.distributed as dist
+from torch import nn
+{parts("X", "Y", "share", "train_together")}
+dist.init_process_group("gloo")
+train_together(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+gc.collect()
+dist.destroy_process_group()
+"""
+    (tmp_path / "monday.py").write_text(text)
+    run = torchrun(tmp_path / "monday.py", ranks=ranks, quiet=True)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = torch.tensor(BY_HAND.X)[:, None], torch.tensor(BY_HAND.Y)[:, None]
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+    says = [f"mean loss before the last step: {loss:.3f}"]
+    assert list(run.lines.values()) == [says] * ranks
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 9])

@@ -8,16 +8,20 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import nbformat
 import pytest
 import torch
 import torch.distributed as dist
-from ringside import RankFailed, check, still, torchrun
+from ringside import RankFailed, check, load, still, torchrun
 from ringside.draw import player, timeline
 from ringside.draw.retell import COPIES, copies
 from torch import nn
 
 STEM = "02_data_parallel"
-PATH = Path(__file__).resolve().parents[1] / "scripts" / f"{STEM}.py"
+ROOT = Path(__file__).resolve().parents[1]
+PATH = ROOT / "scripts" / f"{STEM}.py"
+PAGE = nbformat.read(ROOT / "notebooks" / f"{STEM}.ipynb", 4).cells
+PROSE = "\n".join(cell.source for cell in PAGE if cell.cell_type == "markdown")
 SPEC = importlib.util.spec_from_file_location("data_parallel_by_hand", PATH)
 BY_HAND = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(BY_HAND)
@@ -162,6 +166,36 @@ def test_a_layer_inside_sends_the_gradient_of_its_rows_home():
     back = [BY_HAND.TRAFFIC["scatter back", device, 0] for device in range(4)]
     assert back == [0, 16, 16, 16]
     assert torch.allclose(rows.grad, layer.weight.sum(0).expand(8, 2))
+
+
+def test_what_is_said_of_the_nine_phases():
+    """Five are copies; device 3 takes part in these, and computes in two more."""
+    copied = {
+        event["phase"] for event in load(STEM) if 3 in (event["rank"], event["to"])
+    }
+    assert len(COPIES) == 9 and len(copied) == 5
+    drawn = copies(load(STEM))
+    kinds = [e["kind"] for e in drawn if e["lane"] == 3 and "to" not in e]
+    assert [kinds.count(kind) for kind in ("message", "work", "wait")] == [5, 2, 2]
+    first = [e["kind"] for e in drawn if e["lane"] == 0 and "to" not in e]
+    assert "wait" not in first
+
+
+CALLS = []
+
+
+class Counting(nn.Module):
+    def forward(self, rows):
+        CALLS.append(len(rows))
+        return rows
+
+
+def test_what_is_said_of_the_calls_of_three_forwards():
+    CALLS.clear()
+    for _ in range(3):
+        BY_HAND.data_parallel(Counting(), torch.zeros(64, 8), 4)
+    told = f"{len(CALLS)} calls, with 3 × 64 = {sum(CALLS)} rows"
+    assert told.replace("12", "twelve") in PROSE
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what happens without GPUs")
