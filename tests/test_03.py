@@ -1,10 +1,18 @@
 """Tests lesson 03: what its script does, prints and records, and its checkers."""
 
+import subprocess
+import sys
+import time
+
 import pytest
-from ringside import check, load, only, torchrun
+import torch
+import torch.distributed as dist
+from lesson import code_with, functions_of
+from ringside import RankFailed, check, load, only, torchrun
 from ringside.draw.player import spelt
 
 MESSAGES = "03_ranks_and_messages"
+CPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
@@ -54,6 +62,98 @@ def test_a_picture_tells_whose_sums_are_held_and_sent():
     assert told[2]["sends"] == [[2, "sum", [[3, 0, 1]]]]
     assert told[-1]["sends"] == [[2, "sum", [[4, 3]]]], "what came a step before"
     assert told[-1]["holds"] == {"sum": [[10, 0, 1, 2, 3]]}
+
+
+def test_four_ranks_can_agree_in_two_steps():
+    sums, held = [1, 2, 3, 4], []
+    for away in (1, 2):
+        sums = [sums[rank] + sums[rank - away] for rank in range(4)]
+        held.append(sums)
+    assert held == [[5, 3, 5, 7], [10] * 4]
+
+
+def test_the_order_of_adding_explains_what_the_ranks_of_the_circle_print():
+    cell = code_with(MESSAGES, "run = torchrun(fractions")
+    said = [line for line in cell.outputs[0].text.splitlines() if "circle" in line]
+    assert [line.split()[-1] for line in said] == [
+        str(0.1 + 0.4 + 0.3 + 0.2),
+        str(0.2 + 0.1 + 0.4 + 0.3),
+        str(0.3 + 0.2 + 0.1 + 0.4),
+        str(0.4 + 0.3 + 0.2 + 0.1),
+    ]
+
+
+def begun_one_by_one(rank, world_size):
+    given, came = torch.tensor([[rank], [-1]])
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    for request in [dist.isend(given, right), dist.irecv(came, left)]:
+        request.wait()
+    print(came.item())
+
+
+def names_of_own_groups(rank, world_size):
+    """Print the name of a group of its own, made by a counter, and by its members."""
+    print(dist.new_group([rank]).group_name)
+    print(dist.new_group([rank], use_local_synchronization=True).group_name)
+
+
+def members_only(rank, world_size):
+    own = [1, 3] if rank % 2 else [0, 2]
+    group = dist.new_group(own, use_local_synchronization=True)
+    number = torch.tensor([rank + 1])
+    dist.all_reduce(number, group=group)
+    print(number.item())
+
+
+def members_alone(rank, world_size):
+    if rank % 2 == 0:
+        dist.new_group([0, 2])
+    else:
+        time.sleep(60)
+
+
+def test_members_that_make_their_group_alone_wait_for_the_others():
+    with pytest.raises(RankFailed) as failed:
+        torchrun(members_alone, ranks=4, quiet=True, env=CPU, timeout=3)
+    said = failed.value.details.splitlines()
+    assert said[0] == "ranks 0 and 2 stood in members_alone: dist.new_group([0, 2])"
+
+
+def test_what_the_lesson_says_of_messages_and_groups_in_words_is_so():
+    how = {"ranks": 4, "quiet": True, "env": CPU}
+    begun = torchrun(begun_one_by_one, **how).lines
+    assert [*begun.values()] == [["3"], ["0"], ["1"], ["2"]]
+    counted, hashed = zip(*torchrun(names_of_own_groups, **how).lines.values())
+    assert len({*counted}) == 1 and len({*hashed}) == 4
+    sums = torchrun(members_only, **how).lines
+    assert [*sums.values()] == [["4"], ["6"], ["4"], ["6"]]
+
+
+def test_what_gloo_carries_is_what_the_lesson_says(tmp_path):
+    """The cell that shows it may show more on another machine, and is not compared."""
+    carry = functions_of(MESSAGES, tmp_path).carry
+    run = torchrun(carry, "gloo", "cpu", ranks=4, quiet=True, env=CPU)
+    kinds, *lines = run.lines[0]
+    rows = {line[:16].strip(): line[16:].split() for line in lines[:10]}
+    found = {name: dict(zip(kinds[16:].split(), row)) for name, row in rows.items()}
+    assert {*found.pop("send, recv").values()} == {"yes"}
+    mean = found.pop("all_reduce, mean")
+    assert (mean["int64"], mean["float32"]) == ("no", "yes")
+    assert {row["int16"] for row in found.values()} == {"no"}
+    assert {row["float32"] for row in found.values()} == {"yes"}
+    assert lines[10:], "reasons"
+
+
+def test_the_script_on_the_page_reads_as_all_scripts_do(tmp_path):
+    exec(code_with(MESSAGES, "SCRIPT = ").source, found := {})
+    path = tmp_path / "report.py"
+    path.write_text(found["SCRIPT"].lstrip())
+    for how in (["check"], ["format", "--check"]):
+        line = [sys.executable, "-m", "ruff", *how, "--no-cache", str(path)]
+        done = subprocess.run(line, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+    run = torchrun(path, ranks=3, quiet=True, env=CPU)
+    assert run.lines[0] == ["rank 1 sent 2", "rank 2 sent 3"]
 
 
 @pytest.mark.parametrize(

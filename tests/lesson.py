@@ -1,0 +1,36 @@
+"""Finds what stands in a notebook: its cells, and the functions they define."""
+
+import ast
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import nbformat
+
+NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+
+
+def code_with(stem: str, text: str) -> nbformat.NotebookNode:
+    """Return the one code cell of a lesson that has some text in it."""
+    cells = nbformat.read(NOTEBOOKS / f"{stem}.ipynb", 4).cells
+    [found] = [c for c in cells if c.cell_type == "code" and text in c.source]
+    return found
+
+
+def functions_of(stem: str, folder: Path) -> ModuleType:
+    """Return a module with the imports and functions of all cells of a lesson."""
+    cells = nbformat.read(NOTEBOOKS / f"{stem}.ipynb", 4).cells
+    parts = []
+    for source in (cell.source for cell in cells if cell.cell_type == "code"):
+        for node in ast.parse(source).body:
+            known = isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef)
+            if known and not getattr(node, "decorator_list", None):
+                parts.append(ast.get_source_segment(source, node))
+    path = folder / f"cells_of_{stem}.py"
+    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # where inspect looks for its text
+    spec.loader.exec_module(module)
+    return module
