@@ -19,12 +19,13 @@ def code_with(stem: str, text: str) -> nbformat.NotebookNode:
 
 
 def functions_of(stem: str, folder: Path) -> ModuleType:
-    """Return a module with the imports and functions of all cells of a lesson."""
+    """Return a module with the imports, plain values and functions of all cells."""
     cells = nbformat.read(NOTEBOOKS / f"{stem}.ipynb", 4).cells
     parts = []
     for source in (cell.source for cell in cells if cell.cell_type == "code"):
         for node in ast.parse(source).body:
             known = isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef)
+            known |= isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
             if known and not getattr(node, "decorator_list", None):
                 parts.append(ast.get_source_segment(source, node))
     path = folder / f"cells_of_{stem}.py"

@@ -1,11 +1,16 @@
 """Tests lesson 03b: what its script does, prints and records, and its checkers."""
 
 import re
+import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 import torch.distributed as dist
+from lesson import functions_of
 from ringside import (
     Player,
     RankFailed,
@@ -22,6 +27,8 @@ from ringside.draw.player import animate, image, spelt
 
 ROOT = Path(__file__).resolve().parents[1]
 COLLECTIVES = "03b_collectives"
+CPU = {"CUDA_VISIBLE_DEVICES": ""}
+CAREFUL = CPU | {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
 
 
 @pytest.mark.parametrize(("ranks", "root"), [(5, 3), (8, 7), (2, 1)])
@@ -54,6 +61,108 @@ def test_every_collective_has_a_card_that_moves():
         own = only(recording, *re.findall('"(.+?)"', line))
         shown = cell.outputs[-1].data["text/html"]
         assert shown.startswith(image(animate(own)))
+
+
+@pytest.mark.parametrize(
+    ("there", "back"),
+    [
+        ("broadcast", "reduce"),
+        ("all_gather", "reduce_scatter"),
+        ("scatter", "gather"),
+        ("all_to_all", "all_to_all"),
+    ],
+)
+def test_opposites_have_the_same_arrows_turned_round(there, back):
+    recording = load(COLLECTIVES)
+
+    def arrows(name):
+        """Return who gave to whom: whose numbers are in what each rank got."""
+        made = [event for event in recording if event["phase"] == name]
+        got = [(e["rank"], places) for e in made for places in e["gets"]]
+        pairs = [(r, to) for to, places in got for r in range(4) if places[r]]
+        return sorted((giver, to) for giver, to in pairs if giver != to)
+
+    assert arrows(there) == sorted((giver, to) for to, giver in arrows(back))
+    assert len(arrows(there)) == (12 if there.startswith("all") else 3)
+
+
+def two_in_one(rank, world_size):
+    """Print a sum and the numbers of all, each found by two calls."""
+    total, mine = torch.tensor([rank + 1]), torch.tensor([rank + 1])
+    dist.reduce(total, 0)
+    dist.broadcast(total, 0)
+    room = torch.zeros(world_size, 1, dtype=torch.int64)
+    dist.gather(mine, [*room] if rank == 0 else None, 0)
+    dist.broadcast(room, 0)
+    print(total.item(), room.flatten().tolist())
+
+
+def test_two_calls_in_one():
+    lines = torchrun(two_in_one, ranks=4, quiet=True, env=CPU).lines
+    assert [*lines.values()] == [["10 [1, 2, 3, 4]"]] * 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others count for all processes")
+def test_each_call_sends_as_many_bytes_as_the_lesson_says(tmp_path):
+    count = functions_of(COLLECTIVES, tmp_path).count
+    lines = torchrun(count, ranks=4, quiet=True, env=CPU).lines[0]
+    counted = {name: float(found) for name, found in map(str.split, lines)}
+    pieces = {"broadcast": 3, "gather": 3, "reduce": 3.75, "all_gather": 12}
+    pieces |= {"all_reduce": 6, "scatter": 3, "all_to_all": 12}
+    pieces |= {"reduce_scatter": 24, "barrier": 0}
+    assert counted == pytest.approx(pieces, abs=0.11)
+
+
+def long_reduce(rank, world_size, count):
+    numbers = torch.full((count,), rank + 1)
+    dist.reduce(numbers, 0)
+    print(*sorted({*numbers.tolist()}))
+
+
+def test_a_long_reduce_leaves_other_sums_than_a_short_one():
+    how = {"ranks": 2, "quiet": True, "env": CPU}
+    found = [torchrun(long_reduce, n, **how).lines for n in (2**17, 10**6)]
+    assert [lines[0] for lines in found] == [["3"], ["3"]]
+    assert found[0][1] == ["2 3"] and found[1][1] != ["2 3"]
+
+
+def watched(rank, world_size, late, seconds):
+    watch = dist.new_group(backend="gloo")
+    time.sleep(seconds if rank == late else 0)
+    dist.monitored_barrier(watch, timedelta(seconds=1), wait_all_ranks=True)
+    print("all have come")
+
+
+def test_nobody_fails_when_the_rank_with_the_list_is_late():
+    how = {"ranks": 3, "quiet": True, "env": CPU}
+    assert torchrun(watched, 0, 2, **how).lines[2] == ["all have come"]
+    with pytest.raises(RankFailed, match="Ranks 2 failed to pass monitoredBarrier"):
+        torchrun(watched, 2, 4, **how)
+
+
+def absent(rank, world_size):
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    time.sleep(6 if rank == 2 else 0)
+    dist.all_reduce(torch.ones(1), group=group)
+
+
+def test_detail_names_the_rank_that_stays_away_and_else_nobody_does():
+    how = {"ranks": 3, "quiet": True}
+    with pytest.raises(RankFailed, match="Ranks 2 failed to pass monitoredBarrier"):
+        torchrun(absent, env=CAREFUL, **how)
+    with pytest.raises(RankFailed, match="rank [01] raised RuntimeError.*Timed out"):
+        torchrun(absent, env=CPU, **how)
+
+
+def test_sizes_that_differ_are_noticed_by_detail_alone(tmp_path):
+    sized = functions_of(COLLECTIVES, tmp_path).sized
+    how = {"ranks": 4, "quiet": True}
+    lines = torchrun(sized, [1, 2, 3, 4], env=CPU, **how).lines
+    assert [*lines.values()] == [["[1]"], ["[1, 2]"], ["[1, 3, 3]"], ["[1, 2, 4, 4]"]]
+    with pytest.raises(RankFailed, match="TensorShape"):
+        torchrun(sized, [1, 2, 3, 4], env=CAREFUL, **how)
+    with pytest.raises(RankFailed, match="rank [123] was killed"):
+        torchrun(sized, [4, 3, 2, 1], env=CPU, **how)
 
 
 def test_a_root_that_is_not_there_gets_one_line(capsys):
