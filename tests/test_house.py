@@ -28,6 +28,7 @@ SHARED = {  # the functions of its script that a notebook shows, at least
     "03_ranks_and_messages": "chain circle exchange",
     "03b_collectives": "calls",
     "04_ring_all_reduce": "allgather scatter_reduce",
+    "04b_how_fast_can_it_get": "all_reduce double halve swap_all",
     "05_distributed_data_parallel": "average begin buckets_of finish when_ready",
     "05b_ddp_habits": "Layer wrap",
     "06_dp_vs_ddp": "task train",
