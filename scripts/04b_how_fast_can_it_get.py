@@ -50,9 +50,9 @@ def double(rank, world_size, exchange):
         far *= 2
 
 
-def all_reduce(phases, chunks, rank, world_size, note):
+def all_reduce(phases, chunks, spare, rank, world_size, note):
     """Run the phases on a power of two ranks; a rank beyond hands its numbers over."""
-    power, spare = len(chunks), torch.empty_like(chunks)
+    power = len(chunks)
 
     def exchange(partner, give, add_to=None, keep_in=None):
         out, into = (chunks[slice(*part)] for part in (give, add_to or keep_in))
@@ -131,7 +131,7 @@ def main():
         expected = chunks.clone()
         dist.all_reduce(expected)
         note(chunks, begin)
-        all_reduce(phases, chunks, rank, world_size, note)
+        all_reduce(phases, chunks, first.clone(), rank, world_size, note)
         torch.testing.assert_close(chunks, expected, rtol=0, atol=0)  # exactly
 
     rows = save_recording(args.record, events, picture="swaps")
