@@ -18,7 +18,6 @@ import rounds
 import torch
 import torch.distributed as dist
 
-
 GOALS = "torch", "itself", "ring", "segments", "shared memory"  # next to torch's own
 
 
