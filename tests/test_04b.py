@@ -340,3 +340,25 @@ def test_the_notebook_keeps_the_picture_of_the_committed_recording():
     shown = [o for o in player.outputs if "data" in o]
     assert len(load(STEM)) == 4 * 8
     assert "8 states" in shown[0].data["text/plain"]
+
+
+def test_the_prose_has_the_numbers_of_the_race_that_the_page_keeps():
+    page = nbformat.read(ROOT / "notebooks" / f"{STEM}.ipynb", 4).cells
+    [at] = [i for i, cell in enumerate(page) if "lines(found, said" in cell.source]
+    said, chart = page[at].outputs
+    prose, predict = page[at + 1].source, told()["predict"]
+    delay, bandwidth = map(float, re.findall(r"[\d.]+", said.text)[:2])
+    unit = {"B": 1, "KiB": 2**10, "MiB": 2**20}
+    worst, found = 1, {}
+    for way, steps in (("swap_all", (2, 2)), ("halving", (4, 1.5))):
+        row = re.search(rf"{way}: ([^;\n]*)", chart.data["text/plain"])[1].split(", ")
+        for size, name, ms in map(str.split, row):
+            size = int(size) * unit[name]
+            found[way, size] = float(ms)
+            model = predict(*steps, size, delay / 1e6, bandwidth * 1e9)
+            worst = max(worst, float(ms) / model, model / float(ms))
+    assert f"within a factor of {worst:.1f} of" in prose
+    meet = re.search(r"meet at ([\d.]+ MiB)", said.text)[1]
+    assert f"should meet at {meet}" in prose
+    later = [s for way, s in found if found["halving", s] < found["swap_all", s]]
+    assert "between 1 and 4 MiB" in prose and later == [2**22, 2**24, 2**26]
