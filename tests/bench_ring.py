@@ -1,22 +1,31 @@
-"""How fast is the ring of lesson 04, next to torch's own? Run by hand:
+"""How fast are the all-reduces of lessons 04 and 04b, next to torch's? Run by hand:
 
-    python tests/bench_ring.py [--quick]
+    python tests/bench_ring.py [--quick] [--race]
 
 Medians over interleaved rounds, as ratios to dist.all_reduce in the same round, with
-the middle half of all rounds in brackets.
+the middle half of all rounds in brackets. Goals at 16 and 64 MiB, on 2 and 4 ranks: the
+ring takes 1.10 of torch's time at most, in segments 0.95, through shared memory 0.55.
+With --race, all ways from 8 bytes to 64 MiB, and where their lines cross, next to what
+two numbers predict.
 """
 
 import os
+import statistics
+import sys
+from math import log2
 
 import rounds
 import torch
 import torch.distributed as dist
 
+GOALS = "torch", "itself", "ring", "segments", "shared memory"  # next to torch's own
 
-def whole_gradient_ring(tensor, rank, world_size):
+
+def whole_gradient_ring(tensor, rooms, rank, world_size):
     """Pass the whole tensor N - 1 times, as tutorials do."""
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
-    passing, arrived = tensor.clone(), torch.empty_like(tensor)
+    passing, arrived = rooms
+    passing.copy_(tensor)
     for _ in range(world_size - 1):
         send = dist.P2POp(dist.isend, passing, right)
         recv = dist.P2POp(dist.irecv, arrived, left)
@@ -26,29 +35,89 @@ def whole_gradient_ring(tensor, rank, world_size):
         passing, arrived = arrived, passing
 
 
+def through_rank_0(tensor, spare, rank, world_size):
+    """Let rank 0 add up all tensors, and send the sum to all."""
+    for other in range(1, world_size):
+        if rank == 0:
+            dist.recv(spare, other)
+            tensor += spare
+        elif rank == other:
+            dist.send(tensor, 0)
+    for other in range(1, world_size):
+        if rank == 0:
+            dist.send(tensor, other)
+        elif rank == other:
+            dist.recv(tensor, 0)
+
+
+def ways(rank, world_size, tensor, *rooms):
+    """Return all ways, each as a function that adds up the tensors of all ranks."""
+    ring = rounds.taught("04_ring_all_reduce").ring_all_reduce
+    few = rounds.taught("04b_how_fast_can_it_get")
+    told = rounds.told("04b_how_fast_can_it_get")
+    rows = told["rows_of_all"](rank, world_size, len(tensor))
+    own, spare = (rank, world_size), rooms[0]
+    found = {
+        "torch": lambda: dist.all_reduce(tensor),
+        "itself": lambda: dist.all_reduce(tensor),  # what a ratio of 1 looks like here
+        "through rank 0": lambda: through_rank_0(tensor, spare, *own),
+        "whole tensors": lambda: whole_gradient_ring(tensor, rooms, *own),
+        "ring": lambda: ring(tensor, spare, *own, quiet),
+        "segments": lambda: told["ring_in_segments"](tensor, spare, *own),
+        "shared memory": lambda: told["through_shared_memory"](tensor, rows, *own),
+    }
+    if len(tensor) % world_size == 0:
+        cut, room = tensor.view(world_size, -1), spare.view(world_size, -1)
+        swaps = {"swap all": [few.swap_all], "halving": [few.halve, few.double]}
+        for name, phases in swaps.items():
+            found[name] = lambda p=phases: few.all_reduce(p, cut, room, *own, quiet)
+    return found
+
+
+def quiet(*args, **more):
+    """Take the place of what notes messages."""
+
+
 def main():
     """Time all methods on all sizes, and let rank 0 print the table."""
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    ring_all_reduce = rounds.taught("04_ring_all_reduce").ring_all_reduce
-
-    def ring():
-        ring_all_reduce(tensor, spare, rank, world_size, lambda *args: None)
 
     def check(name, _):
         assert tensor.eq(world_size).all(), name
         tensor.fill_(1)
 
-    methods = {
-        "dist.all_reduce": lambda: dist.all_reduce(tensor),
-        "itself": lambda: dist.all_reduce(tensor),  # what a ratio of 1 looks like here
-        "ring": ring,
-        "whole gradient": lambda: whole_gradient_ring(tensor, rank, world_size),
-    }
-    for mib, times in ((1, 400), (16, 400), (64, 60)):
-        tensor, spare = torch.empty(2, mib * 2**18)  # kept: new room costs page faults
-        tensor.fill_(1)
-        rounds.compare(f"{world_size} ranks {mib:3} MiB", methods, times, check)
+    sizes = [(mib * 2**20, times) for mib, times in ((1, 400), (16, 200), (64, 60))]
+    if "--race" in sys.argv:
+        sizes = [(2**power, 60) for power in (3, 6, 9, 13, 16, 18, 20, 22, 24, 26)]
+    lines = {}
+    for size, times in sizes:
+        rooms = torch.ones(3, size // 4)  # kept: new room costs page faults
+        tensor = rooms[0]
+        methods = ways(rank, world_size, *rooms)
+        if "--race" not in sys.argv:
+            methods = {name: methods[name] for name in GOALS}
+        title = f"{world_size} ranks {size / 2**20:8.3g} MiB"
+        calm = rounds.compare(title, methods, times, check)
+        for name in methods if calm else ():
+            median = statistics.median(took[name] for took in calm)
+            lines.setdefault(name, {})[size] = median
+    if rank == 0 and "--race" in sys.argv:
+        tell(world_size, lines)
+
+
+def tell(n, lines):
+    """Print the crossings of lines, as two numbers predict them and as measured."""
+    known = lines["swap all"]
+    delay = min(known.values()) / log2(n)
+    bandwidth = log2(n) * 2**22 / (known[2**22] - log2(n) * delay)
+    print(f"  a step: delay {delay * 1e6:.0f} us, bandwidth {bandwidth / 1e9:.2f} GB/s")
+    steps = {"halving": 2 * log2(n), "ring": 2 * (n - 1)}
+    for other, count in steps.items():
+        more = log2(n) - (2 - 2 / n)  # tensors that swap all sends more
+        said = (count - log2(n)) * delay * bandwidth / more if more else float("inf")
+        later = [s for s in known if lines[other].get(s, 9e9) < known[s]]
+        print(f"  {other} beats swap all: predicted {said:.3g} bytes, seen {later}")
 
 
 if __name__ == "__main__":
@@ -58,5 +127,5 @@ if __name__ == "__main__":
         dist.destroy_process_group()
     else:
         print("time of dist.all_reduce, then each method as a ratio to it")
-        for ranks in (2, 4):
+        for ranks in (2, 4, 8) if "--race" in sys.argv else (2, 4):
             rounds.run(__file__, ranks)

@@ -5,7 +5,9 @@ same round. Rounds in which other programs took more than a tenth of the process
 left out, and counted.
 """
 
+import ast
 import importlib.util
+import json
 import os
 import random
 import statistics
@@ -32,10 +34,23 @@ def taught(stem: str) -> ModuleType:
     return module
 
 
+def told(stem: str) -> dict[str, Callable]:
+    """Return the functions that stand in a lesson's notebook."""
+    page = json.loads((ROOT / f"notebooks/{stem}.ipynb").read_text("utf-8"))
+    cells = ["".join(c["source"]) for c in page["cells"] if c["cell_type"] == "code"]
+    lines = [line for cell in cells for line in ast.parse(cell).body]
+    kinds = (ast.FunctionDef, ast.Import)
+    found = {"torch": torch, "dist": dist}
+    body = [line for line in lines if isinstance(line, kinds)]
+    exec(compile(ast.Module(body, []), stem, "exec"), found)
+    return found
+
+
 def compare(title: str, methods: dict[str, Callable], rounds: int, check: Callable):
     """Let rank 0 print the median of the first method, and the others' ratios to it.
 
-    check(name, result) is called after each, on what the method has returned.
+    check(name, result) is called after each, on what the method has returned. Returns
+    the calm rounds: for each, the seconds of every method.
     """
     rounds = rounds // 5 if "--quick" in sys.argv else rounds
     calm, busy = [], 0
@@ -51,6 +66,7 @@ def compare(title: str, methods: dict[str, Callable], rounds: int, check: Callab
             break
     if dist.get_rank() == 0:
         print(f"{title:24} {row([*methods], calm, busy)}", flush=True)
+    return calm
 
 
 def one_round(methods: dict[str, Callable], turn: int, check: Callable):

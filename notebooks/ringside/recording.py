@@ -17,6 +17,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "sums": "step rank phase places",  # and perhaps to, given
     "habits": "step rank phase has",
     "together": "step rank phase has gets",
+    "swaps": "step rank phase chunks",  # and perhaps to, gives
 }
 FIELDS = {
     "step": "which state of the run this is, from 0 on",
@@ -49,6 +50,7 @@ FIELDS = {
     "given": "the same for the sum that is sent",
     "has": "what the rank has before the call",
     "gets": "what it has after the call",
+    "gives": "the sums in the chunks that are sent",
 }
 
 

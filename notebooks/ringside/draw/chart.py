@@ -1,4 +1,4 @@
-"""Draws charts of measurements: numbers in, SVG out."""
+"""Draws charts of measurements, as bars or lines: numbers in, SVG out."""
 
 import io
 import re
@@ -7,7 +7,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from .player import Picture
-from .svg import SHADES
+from .svg import HUES, SHADES
 
 STYLE = {
     "svg.hashsalt": "ringside",
@@ -40,14 +40,54 @@ def bars(groups: dict[str, dict[str, float]], title: str, unit: str) -> Picture:
         axes.set_xlabel(unit)
         axes.set_title(title)
         figure.legend(loc="outside lower right", frameon=False)
-        figure.set_layout_engine("constrained")
-        page = io.StringIO()
-        figure.savefig(page, format="svg", metadata={"Date": None, "Creator": None})
-    told = "; ".join(
-        f"{group}: " + ", ".join(f"{name} {found[name]:.2f}" for name in names)
-        for group, found in groups.items()
-    )
+        told = "; ".join(
+            f"{group}: " + ", ".join(f"{name} {found[name]:.2f}" for name in names)
+            for group, found in groups.items()
+        )
+        return picture(figure, f"{title}. {told}")
+
+
+def lines(
+    found: dict[str, dict[int, float]], said: dict[str, dict[int, float]], title: str
+) -> Picture:
+    """Return milliseconds by bytes, as found by a run and, dashed, as said before."""
+    with mpl.rc_context(STYLE):
+        figure = Figure((7.2, 4.2))
+        axes = figure.add_subplot()
+        for number, (name, points) in enumerate(found.items()):
+            hue = HUES[number % len(HUES)]
+            axes.plot([*points], [*points.values()], "o-", color=hue, label=name)
+            points = said.get(name, {})
+            axes.plot([*points], [*points.values()], "--", color=hue)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        sizes = [*next(iter(found.values()))]
+        axes.set_xticks(sizes, map(size_of, sizes))
+        axes.set_ylabel("milliseconds")
+        axes.set_title(title)
+        axes.legend(frameon=False)
+        told = "; ".join(
+            f"{name}: "
+            + ", ".join(f"{size_of(s)} {ms:.3g}" for s, ms in points.items())
+            for name, points in found.items()
+        )
+        return picture(figure, f"{title}, in milliseconds. {told}")
+
+
+def size_of(size: int) -> str:
+    """Return a number of bytes in words, such as 64 MiB."""
+    for unit, power in (("MiB", 20), ("KiB", 10)):
+        if size >= 2**power:
+            return f"{size / 2**power:g} {unit}"
+    return f"{size} B"
+
+
+def picture(figure: Figure, words: str) -> Picture:
+    """Return a figure as a picture that also tells itself in words."""
+    figure.set_layout_engine("constrained")
+    page = io.StringIO()
+    figure.savefig(page, format="svg", metadata={"Date": None, "Creator": None})
     svg = page.getvalue()[page.getvalue().index("<svg") :]
     svg = re.sub(r' width="([\d.]+)pt"', r' width="\1"', svg, count=1)
     svg = re.sub(r' height="([\d.]+)pt"', r' height="\1"', svg, count=1)
-    return Picture(re.sub(">", f"><title>{title}. {told}</title>", svg, count=1))
+    return Picture(re.sub(">", f"><title>{words}</title>", svg, count=1))

@@ -22,6 +22,7 @@ class Layout:
         header = getattr(events, "header", {})
         self.phases = header.get("phases", {})
         self.pace = header.get("pace")
+        self.gap = header.get("gap", GAP)
         self.fresh = header.get("fresh", ())  # what is emptied when a step begins
         steps = 1 + max(event["step"] for event in events)
         self.rows = [
@@ -122,9 +123,8 @@ class Layout:
         """Say whether two cards have a gap between them."""
         (wa, ha), (wb, hb) = self.room(a), self.room(b)
         (xa, ya), (xb, yb) = places[a], places[b]
-        return (
-            abs(xa - xb) >= (wa + wb) / 2 + GAP or abs(ya - yb) >= (ha + hb) / 2 + GAP
-        )
+        across, down = abs(xa - xb) - (wa + wb) / 2, abs(ya - yb) - (ha + hb) / 2
+        return across >= self.gap or down >= self.gap
 
     def spot(self, rank: int, name: str) -> tuple[float, float]:
         """Return the top left corner of the cells of one name on a card."""
