@@ -97,7 +97,9 @@ def main():
         methods = ways(rank, world_size, *rooms)
         if "--race" not in sys.argv:
             methods = {name: methods[name] for name in GOALS}
-        title = f"{world_size} ranks {size / 2**20:8.3g} MiB"
+        title = f"{world_size} ranks {size:8} bytes"
+        if size >= 2**20:
+            title = f"{world_size} ranks {size / 2**20:3g} MiB"
         calm = rounds.compare(title, methods, times, check)
         for name in methods if calm else ():
             median = statistics.median(took[name] for took in calm)
@@ -108,7 +110,10 @@ def main():
 
 def tell(n, lines):
     """Print the crossings of lines, as two numbers predict them and as measured."""
-    known = lines["swap all"]
+    known = lines.get("swap all", {})
+    if 2**22 not in known:
+        print("  too few calm rounds to predict anything")
+        return
     delay = min(known.values()) / log2(n)
     bandwidth = log2(n) * 2**22 / (known[2**22] - log2(n) * delay)
     print(f"  a step: delay {delay * 1e6:.0f} us, bandwidth {bandwidth / 1e9:.2f} GB/s")
