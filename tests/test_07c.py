@@ -131,7 +131,7 @@ def test_own_seeds(function, says, capsys):
         (("equal", "equal", "own", "equal", "equal"), "crops must be own: with"),
         (("equal", "own", "equal", "equal", "equal"), "dropout must be own: with"),
         (("equal", "own", "own", "own", "equal"), "split must be equal: else"),
-        (("equal", "own", "own", "equal", "own"), "layers must be equal: DDP waits"),
+        (("equal", "own", "own", "equal", "own"), "steps must be equal: DDP waits"),
         (("equal", "own", "own", "equal", "equal"), "right: "),
     ],
 )

@@ -12,7 +12,7 @@ DRAWS = {  # what is drawn at random, and who must draw alike
     "crops": "own",
     "dropout": "own",
     "split": "equal",
-    "layers": "equal",
+    "steps": "equal",
 }
 
 
@@ -86,10 +86,10 @@ def shared(one: tuple[int, int, int], other: tuple[int, int, int], seed: int) ->
 
 @says("what all must agree on is equal; what varies the data or the model is own")
 def equal_or_own(
-    order: str, crops: str, dropout: str, split: str, layers: str
+    order: str, crops: str, dropout: str, split: str, steps: str
 ) -> str | None:
     """Check which random choices must be equal on all ranks, and which its own."""
-    answers = dict(zip(DRAWS, (order, crops, dropout, split, layers)))
+    answers = dict(zip(DRAWS, (order, crops, dropout, split, steps)))
     if any(answer not in ("equal", "own") for answer in answers.values()):
         return 'each answer is "equal" or "own"'
     why = {
@@ -97,7 +97,7 @@ def equal_or_own(
         "crops": "with equal dice, four ranks crop their samples in the same way",
         "dropout": "with equal dice, all ranks switch off the same units",
         "split": "else a rank trains on what another one tests with",
-        "layers": "DDP waits for the gradients of a layer from every rank",
+        "steps": "DDP waits in each step for the gradients of every rank",
     }
     for name, answer in answers.items():
         if answer != DRAWS[name]:
