@@ -184,7 +184,7 @@ def test_the_prose_has_the_numbers_of_the_published_tables():
     assert "work for each MB: 0.95 ms" in table and "0.95 ms against 1.7 ms" in told
     assert "lost on a MB, at most: 0.037 ms" in table
     assert f"its gradients have {4 * 25_557_032 / 1e6:.1f} MB" in told
-    assert "a megabyte costs at most 0.037 ms there, and 1.98 ms here" in told
+    assert "a megabyte loses at most 0.037 ms there, and 1.98 ms here" in told
     spent = re.findall(r"(\w+) .* readers = (\d+)", printed("published = "))
     assert min(spent, key=lambda row: int(row[1]))[0] == "DP"
 
