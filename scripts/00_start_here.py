@@ -4,7 +4,8 @@
     torchrun --standalone --nproc-per-node gpu scripts/00_start_here.py
 
 The first line needs no GPU; the second gives each GPU a rank. Two nodes on one machine,
-for a try: type one of these lines in one terminal, and the other in a second.
+for a try: type one of these lines in one terminal, and the other in a second. On a
+machine with GPUs, put CUDA_VISIBLE_DEVICES= before both, or they take the same GPUs.
 
     torchrun --nnodes 2 --node-rank 0 --nproc-per-node 2 scripts/00_start_here.py
     torchrun --nnodes 2 --node-rank 1 --nproc-per-node 2 scripts/00_start_here.py
