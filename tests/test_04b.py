@@ -372,9 +372,15 @@ def test_the_prose_has_the_numbers_of_the_race_that_is_kept():
     assert meet in prose
     assert later["halving"] == later["ring"] == [2**22, 2**24, 2**26]
     assert "Both pairs meet between 1 and 4 MiB" in prose
-    rank_0 = f"six delays would take {6000 * delay:.1f} ms. But 64 bytes take "
-    assert f"{rank_0}{four['through rank 0'][64]:.1f} ms" in prose
+    rank_0, ms = four["through rank 0"], 1000 * delay
+    for words in (
+        f"Six steps of {ms:.2f} ms would be {6 * ms:.1f} ms",
+        f"its 64 bytes take {rank_0[64]:.1f} ms",
+        f"would take {predict(6, 6, 2**26, delay, bandwidth):.0f} ms for 64 MiB, but",
+        f"but they take {rank_0[2**26]:.0f} ms",
+    ):
+        assert words in prose, words
     for ranks in (2, 4, 8):
         ways = kept[f"{ranks} ranks"]
         assert min(ways, key=lambda way: ways[way][-1]) == "shared memory"
-    assert "For 64 MiB the fastest way needs no messages, with 2, 4 and 8" in prose
+    assert "The fastest way for 64 MiB sends no messages" in prose

@@ -152,8 +152,8 @@ def test_the_prose_has_the_numbers_of_the_sweep():
     for words in (
         f"here between {sizes[pays - 1]:.0f} and {sizes[pays]:.0f} samples",
         f"The loss stays near {loss} ms",
-        f"the {alone[1]} ms of 32 samples would reach {loss} ms at "
-        f"{32 * loss / alone[1]:.0f} samples",
+        f"32 samples take {alone[1]} ms. In proportion, "
+        f"{32 * loss / alone[1]:.0f} samples would take {loss} ms",
         f"Eight times the samples take only {alone[-1] / alone[0]:.1f} times as long",
         f"({alone[-1]} − {alone[0]}) ÷ (128 − 16) = {each} ms for each sample",
         f"the loss of {loss} ms at 16 + ({loss} − {alone[0]}) ÷ {each} = "
