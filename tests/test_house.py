@@ -35,6 +35,7 @@ SHARED = {  # the functions of its script that a notebook shows, at least
     "07_sampler_and_set_epoch": "audit deal",
     "07b_workers_and_streams": "begin_and_leap",
     "07c_dice": "Dice first_throw predict throw",
+    "10_checkpoint_and_resume": "make resume save take_step",
 }
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -148,7 +149,7 @@ def test_a_script_keeps_to_its_contract(path):
     known = {line for p in SCRIPTS if p != path for line in p.read_text().splitlines()}
     assert sum(line not in known for line in lines) <= 150, "of its own: one thing"
     if not load(path.stem).header.get("measured"):
-        assert len(lines) <= 150
+        assert len(lines) <= 175
     first = ast.get_docstring(ast.parse(source)).splitlines()[2].strip()
     assert first == f"torchrun --standalone --nproc-per-node 4 scripts/{path.name}"
     ending = source[source.index('if __name__ == "__main__":') :]
@@ -200,6 +201,7 @@ def test_a_notebook_keeps_to_its_budget(path):
     middle |= {"03b_collectives": 11, "07b_workers_and_streams": 10}
     middle |= dict.fromkeys(["05b_ddp_habits", "07_sampler_and_set_epoch"], 9)
     middle |= {"07c_dice": 9, "04b_how_fast_can_it_get": 7}
+    middle |= {"10_checkpoint_and_resume": 8}
     assert statistics.median(lines) <= middle.get(path.stem, 5)
     assert max(source.count("\n") for source in code) < 20
     assert path.stat().st_size <= 250 * 1024

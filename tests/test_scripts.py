@@ -87,6 +87,12 @@ WRONG = {
         "--workers 0": "--workers must be 1 to 4, not 0",
         "--workers two": "argument --workers: invalid int value: 'two'",
     },
+    "10_checkpoint_and_resume": {
+        "--folder no/such": "--folder must be a folder, not no/such",
+        "--kill-after 13": "--kill-after must be 0 to 12, not 13",
+        "--kill-after -1": "--kill-after must be 0 to 12, not -1",
+        "--kill-after two": "argument --kill-after: invalid int value: 'two'",
+    },
 }
 WHERE = ("machine", "torch", "date")  # of a recording of measured times
 

@@ -18,6 +18,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "habits": "step rank phase has",
     "together": "step rank phase has gets",
     "swaps": "step rank phase chunks",  # and perhaps to, gives
+    "lives": "step rank phase weight",
 }
 FIELDS = {
     "step": "which state of the run this is, from 0 on",
@@ -51,6 +52,7 @@ FIELDS = {
     "has": "what the rank has before the call",
     "gets": "what it has after the call",
     "gives": "the sums in the chunks that are sent",
+    "weight": "the model's weight after the step, in two digits",
 }
 
 

@@ -6,6 +6,7 @@ One function for each kind of recording that is not drawn as it is; TELLS has th
 from collections import Counter
 
 from ..recording import Recording, digit, table
+from .lives import lives
 from .race import laps
 
 COPIES = {
@@ -243,5 +244,6 @@ TELLS = {
     "habits": habits,
     "together": together,
     "swaps": swaps,
+    "lives": lives,
     "race": laps,
 }
