@@ -21,8 +21,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "notebooks"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-import test_guard as guard  # noqa: E402
 import test_10 as resume  # noqa: E402
+import test_guard as guard  # noqa: E402
 import test_launch as t  # noqa: E402
 import test_scripts  # noqa: E402
 from ringside.launch import RankFailed, RankTimeout, client, torchrun  # noqa: E402
