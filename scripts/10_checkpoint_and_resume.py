@@ -151,8 +151,7 @@ def main():
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     events, until = [], args.kill_after or 10
     with TemporaryDirectory() as folder:
-        names = [str(args.folder or folder)]
-        dist.broadcast_object_list(names)  # that of rank 0
+        dist.broadcast_object_list(names := [str(args.folder or folder)])  # rank 0's
         path, own = Path(names[0], "training.pt"), (rank, world_size, events)
         whole = train("whole", None, STEPS, *own)
         if not path.exists():
