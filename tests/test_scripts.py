@@ -93,6 +93,11 @@ WRONG = {
         "--kill-after -1": "--kill-after must be 0 to 12, not -1",
         "--kill-after two": "argument --kill-after: invalid int value: 'two'",
     },
+    "10b_sharded_checkpoints": {
+        "--numel 0": "--numel must be 1 to 24, not 0",
+        "--numel 25": "--numel must be 1 to 24, not 25",
+        "--numel many": "argument --numel: invalid int value: 'many'",
+    },
 }
 WHERE = ("machine", "torch", "date")  # of a recording of measured times
 

@@ -17,6 +17,7 @@ from .resume import after_kill, place_after, snapshot
 from .ring import five_ranks, ring_broadcast, uneven_chunks
 from .sampler import my_share, mysteries, padded, six_runs
 from .seeds import dice, equal_or_own, own_seeds
+from .shards import files_to_read, survives, ten_numbers
 from .split import step, two_means, weigh
 from .start import gpus, rank_9
 from .stream import rounds, stream_parts, worker_reads
