@@ -6,6 +6,7 @@ One function for each kind of recording that is not drawn as it is; TELLS has th
 from collections import Counter
 
 from ..recording import Recording, digit, table
+from .marks import tested
 from .race import laps
 
 COPIES = {
@@ -244,4 +245,5 @@ TELLS = {
     "together": together,
     "swaps": swaps,
     "race": laps,
+    "tests": tested,
 }
