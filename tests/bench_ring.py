@@ -1,18 +1,21 @@
 """How fast are the all-reduces of lessons 04 and 04b, next to torch's? Run by hand:
 
-    python tests/bench_ring.py [--quick] [--race]
+    python tests/bench_ring.py [--quick] [--race [PATH]]
 
 Medians over interleaved rounds, as ratios to dist.all_reduce in the same round, with
 the middle half of all rounds in brackets. Goals at 16 and 64 MiB, on 2 and 4 ranks: the
 ring takes 1.10 of torch's time at most, in segments 0.95, through shared memory 0.55.
-With --race, all ways from 8 bytes to 64 MiB, and where their lines cross, next to what
-two numbers predict.
+With --race, all ways from 64 bytes to 64 MiB, and where their lines cross, next to what
+two numbers predict; PATH, a JSON file, then has the medians in milliseconds.
 """
 
+import json
 import os
 import statistics
 import sys
+from datetime import date
 from math import log2
+from pathlib import Path
 
 import rounds
 import torch
@@ -60,15 +63,15 @@ def ways(rank, world_size, tensor, *rooms):
     found = {
         "torch": lambda: dist.all_reduce(tensor),
         "itself": lambda: dist.all_reduce(tensor),  # what a ratio of 1 looks like here
-        "through rank 0": lambda: through_rank_0(tensor, spare, *own),
         "whole tensors": lambda: whole_gradient_ring(tensor, rooms, *own),
+        "through rank 0": lambda: through_rank_0(tensor, spare, *own),
         "ring": lambda: ring(tensor, spare, *own, quiet),
         "segments": lambda: told["ring_in_segments"](tensor, spare, *own),
         "shared memory": lambda: told["through_shared_memory"](tensor, rows, *own),
     }
     if len(tensor) % world_size == 0:
         cut, room = tensor.view(world_size, -1), spare.view(world_size, -1)
-        swaps = {"swap all": [few.swap_all], "halving": [few.halve, few.double]}
+        swaps = {"swap_all": [few.swap_all], "halving": [few.halve, few.double]}
         for name, phases in swaps.items():
             found[name] = lambda p=phases: few.all_reduce(p, cut, room, *own, quiet)
     return found
@@ -89,7 +92,7 @@ def main():
 
     sizes = [(mib * 2**20, times) for mib, times in ((1, 400), (16, 200), (64, 60))]
     if "--race" in sys.argv:
-        sizes = [(2**power, 60) for power in (3, 6, 9, 13, 16, 18, 20, 22, 24, 26)]
+        sizes = [(2**power, 60) for power in (6, 9, 13, 16, 18, 20, 22, 24, 26)]
     lines = {}
     for size, times in sizes:
         rooms = torch.ones(3, size // 4)  # kept: new room costs page faults
@@ -106,11 +109,28 @@ def main():
             lines.setdefault(name, {})[size] = median
     if rank == 0 and "--race" in sys.argv:
         tell(world_size, lines)
+        for path in map(Path, sys.argv[sys.argv.index("--race") + 1 :][:1]):
+            keep(path, world_size, lines)
+
+
+def keep(path, ranks, lines):
+    """Add the medians of a race to a file, and say what they were measured with."""
+    kept = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    kept["machine"] = f"{os.cpu_count()} CPU cores, gloo"
+    kept["torch"] = torch.__version__.partition("+")[0]
+    kept["date"] = f"{date.today()}"
+    kept["bytes"] = [*lines["torch"]]
+    kept[f"{ranks} ranks"] = {
+        way: [float(f"{seconds * 1000:.3g}") for seconds in points.values()]
+        for way, points in reversed(lines.items())
+        if way != "itself"
+    }
+    path.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 
 
 def tell(n, lines):
     """Print the crossings of lines, as two numbers predict them and as measured."""
-    known = lines.get("swap all", {})
+    known = lines.get("swap_all", {})
     if 2**22 not in known:
         print("  too few calm rounds to predict anything")
         return
@@ -119,10 +139,10 @@ def tell(n, lines):
     print(f"  a step: delay {delay * 1e6:.0f} us, bandwidth {bandwidth / 1e9:.2f} GB/s")
     steps = {"halving": 2 * log2(n), "ring": 2 * (n - 1)}
     for other, count in steps.items():
-        more = log2(n) - (2 - 2 / n)  # tensors that swap all sends more
+        more = log2(n) - (2 - 2 / n)  # tensors that swap_all sends more
         said = (count - log2(n)) * delay * bandwidth / more if more else float("inf")
         later = [s for s in known if lines[other].get(s, 9e9) < known[s]]
-        print(f"  {other} beats swap all: predicted {said:.3g} bytes, seen {later}")
+        print(f"  {other} beats swap_all: predicted {said:.3g} bytes, seen {later}")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def told(stem: str) -> dict[str, Callable]:
     page = json.loads((ROOT / f"notebooks/{stem}.ipynb").read_text("utf-8"))
     cells = ["".join(c["source"]) for c in page["cells"] if c["cell_type"] == "code"]
     lines = [line for cell in cells for line in ast.parse(cell).body]
-    kinds = (ast.FunctionDef, ast.Import)
+    kinds = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
     found = {"torch": torch, "dist": dist}
     body = [line for line in lines if isinstance(line, kinds)]
     exec(compile(ast.Module(body, []), stem, "exec"), found)

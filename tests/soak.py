@@ -21,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "notebooks"))
 sys.path.insert(0, str(Path(__file__).parent))
 
+import test_10 as resume  # noqa: E402
 import test_guard as guard  # noqa: E402
 import test_launch as t  # noqa: E402
 import test_scripts  # noqa: E402
@@ -316,6 +317,33 @@ def exits() -> None:
         count(name, 20, 180, lambda n, s=path.stem: trial(n, s))
 
 
+def killed_runs() -> None:
+    """Kill trainings at random steps, and saves at random moments, in lesson 10."""
+
+    def trial(number: int, kill) -> float:
+        dice = random.Random(number)
+        with tempfile.TemporaryDirectory() as folder:
+            begin = time.monotonic()
+            kill(Path(folder), dice)
+        return time.monotonic() - begin
+
+    kills = {
+        "resumed, 2 ranks": lambda f, d: resume.kill_and_resume(f, 2, d.randint(1, 11)),
+        "resumed, 4 ranks": lambda f, d: resume.kill_and_resume(f, 4, d.randint(1, 11)),
+        "resumed, workers, 2 ranks": lambda f, d: resume.kill_with_workers(
+            f, 2, d.randint(1, 11)
+        ),
+        "resumed, workers, 4 ranks": lambda f, d: resume.kill_with_workers(
+            f, 4, d.randint(1, 11)
+        ),
+        "killed while it saves": lambda f, d: resume.kill_while_saving(
+            f, resume.SAVES, d.uniform(0, 0.3)
+        ),
+    }
+    for promise, kill in kills.items():
+        count(promise, 50, 120, lambda number, kill=kill: trial(number, kill))
+
+
 def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     kernels()
@@ -335,6 +363,7 @@ def main() -> None:
     print(
         f"the last supervisor left nothing after {here.until_gone(begin=begin):.2f} s"
     )
+    killed_runs()
     learners()
     print(f"{len(failures)} trials failed")
     sys.exit(1 if failures else 0)

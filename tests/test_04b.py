@@ -1,5 +1,6 @@
 """Tests lesson 04b: what its script does and records, its ways, its checkers."""
 
+import json
 import math
 import os
 import re
@@ -345,24 +346,41 @@ def test_the_notebook_keeps_the_picture_of_the_committed_recording():
     assert "8 states" in shown[0].data["text/plain"]
 
 
-def test_the_prose_has_the_numbers_of_the_race_that_the_page_keeps():
+def test_the_prose_has_the_numbers_of_the_race_that_is_kept():
     page = nbformat.read(ROOT / "notebooks" / f"{STEM}.ipynb", 4).cells
     [at] = [i for i, cell in enumerate(page) if "lines(found, said" in cell.source]
-    said, chart = page[at].outputs
     prose, predict = page[at + 1].source, told()["predict"]
-    delay, bandwidth = map(float, re.findall(r"[\d.]+", said.text)[:2])
-    unit = {"B": 1, "KiB": 2**10, "MiB": 2**20}
-    worst, found = 1, {}
-    for way, steps in (("swap_all", (2, 2)), ("halving", (4, 1.5))):
-        row = re.search(rf"{way}: ([^;\n]*)", chart.data["text/plain"])[1].split(", ")
-        for size, name, ms in map(str.split, row):
-            size = int(size) * unit[name]
-            found[way, size] = float(ms)
-            model = predict(*steps, size, delay / 1e6, bandwidth * 1e9)
-            worst = max(worst, float(ms) / model, model / float(ms))
-    assert f"within a factor of {worst:.1f} of" in prose
-    meet = re.search(r"meet at ([\d.]+ MiB)", said.text)[1]
-    assert f"should meet at {meet}" in prose
-    sizes = [size for way, size in found if way == "halving"]
-    later = [s for s in sizes if found["halving", s] < found["swap_all", s]]
-    assert "between 1 and 4 MiB" in prose and later == [2**22, 2**24, 2**26]
+    kept = json.loads((ROOT / "figures" / f"{STEM}_measured.json").read_text())
+    four = {w: dict(zip(kept["bytes"], ms)) for w, ms in kept["4 ranks"].items()}
+    swaps = four["swap_all"]
+    delay, bandwidth = told()["two_numbers"](swaps[64] / 1000, swaps[2**22] / 1000)
+    worst, later = 1, {}
+    for way, steps in {
+        "halving": (4, 1.5),
+        "swap_all": (2, 2),
+        "ring": (6, 1.5),
+    }.items():
+        for size, ms in four[way].items():
+            model = predict(*steps, size, delay, bandwidth)
+            worst = max(worst, ms / model, model / ms)
+        later[way] = [size for size in swaps if four[way][size] < swaps[size]]
+    assert f"within a factor of {math.ceil(worst * 10) / 10:.1f} of" in prose
+    first, second = (k * delay * bandwidth / 2**20 for k in (4, 8))
+    meet = (
+        f"should meet at {first:.1f} MiB, `swap_all` and the ring at {second:.1f} MiB"
+    )
+    assert meet in prose
+    assert later["halving"] == later["ring"] == [2**22, 2**24, 2**26]
+    assert "Both pairs meet between 1 and 4 MiB" in prose
+    rank_0, ms = four["through rank 0"], 1000 * delay
+    for words in (
+        f"Six steps of {ms:.2f} ms would be {6 * ms:.1f} ms",
+        f"its 64 bytes take {rank_0[64]:.1f} ms",
+        f"would take {predict(6, 6, 2**26, delay, bandwidth):.0f} ms for 64 MiB, but",
+        f"but they take {rank_0[2**26]:.0f} ms",
+    ):
+        assert words in prose, words
+    for ranks in (2, 4, 8):
+        ways = kept[f"{ranks} ranks"]
+        assert min(ways, key=lambda way: ways[way][-1]) == "shared memory"
+    assert "The fastest way for 64 MiB sends no messages" in prose

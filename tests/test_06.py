@@ -96,8 +96,8 @@ def test_the_prose_has_the_numbers_of_the_table():
         f"first model would lose {small * cost / large:.2f} ms, but it loses "
         f"{lost:.0f} ms",
         f"a step alone is the shortest: {one} and {two} ms",
-        f"{two} ms for 32 samples would be {cost:.0f} ms for "
-        f"{32 * cost / second['one process']:.0f} samples",
+        f"in proportion to the batch, {32 * cost / second['one process']:.0f} samples "
+        f"would take {cost:.0f} ms",
         f"where did {lost:.0f} ms go?",
         f"| {small:.2f} MB | {large:.2f} MB |",
     ):
@@ -152,6 +152,8 @@ def test_the_prose_has_the_numbers_of_the_sweep():
     for words in (
         f"here between {sizes[pays - 1]:.0f} and {sizes[pays]:.0f} samples",
         f"The loss stays near {loss} ms",
+        f"32 samples take {alone[1]} ms. In proportion, "
+        f"{32 * loss / alone[1]:.0f} samples would take {loss} ms",
         f"Eight times the samples take only {alone[-1] / alone[0]:.1f} times as long",
         f"({alone[-1]} − {alone[0]}) ÷ (128 − 16) = {each} ms for each sample",
         f"the loss of {loss} ms at 16 + ({loss} − {alone[0]}) ÷ {each} = "

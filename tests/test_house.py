@@ -36,6 +36,7 @@ SHARED = {  # the functions of its script that a notebook shows, at least
     "07b_workers_and_streams": "begin_and_leap",
     "07c_dice": "Dice first_throw predict throw",
     "09_evaluation": "accuracy gather results",
+    "10_checkpoint_and_resume": "make resume save take_step",
 }
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -76,7 +77,9 @@ def test_a_lesson_is_whole(stem):
 
 
 def test_figures_belong_to_lessons():
-    assert {path.stem for path in (ROOT / "figures").iterdir()} == set(STEMS)
+    """And so do the measurements that a benchmark has left beside them."""
+    names = {path.stem for path in (ROOT / "figures").iterdir()}
+    assert {name.removesuffix("_measured") for name in names} == set(STEMS)
 
 
 def test_the_top_level_holds_no_more_than_it_should():
@@ -147,7 +150,7 @@ def test_a_script_keeps_to_its_contract(path):
     known = {line for p in SCRIPTS if p != path for line in p.read_text().splitlines()}
     assert sum(line not in known for line in lines) <= 150, "of its own: one thing"
     if not load(path.stem).header.get("measured"):
-        assert len(lines) <= 150
+        assert len(lines) <= 175
     first = ast.get_docstring(ast.parse(source)).splitlines()[2].strip()
     assert first == f"torchrun --standalone --nproc-per-node 4 scripts/{path.name}"
     ending = source[source.index('if __name__ == "__main__":') :]
@@ -198,7 +201,8 @@ def test_a_notebook_keeps_to_its_budget(path):
     middle = {"02_data_parallel": 11, "03_ranks_and_messages": 11}  # experiments
     middle |= {"03b_collectives": 11, "07b_workers_and_streams": 10}
     middle |= dict.fromkeys(["05b_ddp_habits", "07_sampler_and_set_epoch"], 9)
-    middle |= {"07c_dice": 9, "04b_how_fast_can_it_get": 7, "09_evaluation": 7}
+    middle |= {"07c_dice": 9, "04b_how_fast_can_it_get": 7}
+    middle |= {"10_checkpoint_and_resume": 8, "09_evaluation": 7}
     assert statistics.median(lines) <= middle.get(path.stem, 5)
     assert max(source.count("\n") for source in code) < 20
     assert path.stat().st_size <= 250 * 1024

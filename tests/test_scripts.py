@@ -92,6 +92,12 @@ WRONG = {
         "--samples 12": "--samples must be 1 to 11, not 12",
         "--samples all": "argument --samples: invalid int value: 'all'",
     },
+    "10_checkpoint_and_resume": {
+        "--folder no/such": "--folder must be a folder, not no/such",
+        "--kill-after 13": "--kill-after must be 0 to 12, not 13",
+        "--kill-after -1": "--kill-after must be 0 to 12, not -1",
+        "--kill-after two": "argument --kill-after: invalid int value: 'two'",
+    },
 }
 WHERE = ("machine", "torch", "date")  # of a recording of measured times
 

@@ -19,6 +19,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "together": "step rank phase has gets",
     "swaps": "step rank phase chunks",  # and perhaps to, gives
     "tests": "step rank phase tests right accuracy",
+    "lives": "step rank phase weight",
 }
 FIELDS = {
     "step": "which state of the run this is, from 0 on",
@@ -55,6 +56,7 @@ FIELDS = {
     "tests": "the numbers of the samples that the rank tests",
     "right": "for each of these, 1 if the model is right, or 0",
     "accuracy": "what all ranks then take for the accuracy of the model",
+    "weight": "the model's weight after the step, in two digits",
 }
 
 

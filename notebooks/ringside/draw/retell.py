@@ -6,6 +6,7 @@ One function for each kind of recording that is not drawn as it is; TELLS has th
 from collections import Counter
 
 from ..recording import Recording, digit, table
+from .lives import lives
 from .marks import tested
 from .race import laps
 
@@ -172,9 +173,8 @@ def sums(events: Recording) -> Recording:
     """Return sums that grow: in their places stands what each rank gave to them."""
     found = []
     for event in events:
-        holds, sends = {"sum": [total(event["places"])]}, []
-        if "to" in event:
-            sends = [[event["to"], "sum", [total(event["given"])]]]
+        holds, given = {"sum": [total(event["places"])]}, event.get("given")
+        sends = [[event["to"], "sum", [total(given)]]] if given else []
         found.append(event | {"holds": holds, "sends": sends})
     header = {"picture": "flow", "phases": WAYS, "pace": 2}
     return Recording(found, **events.header | header)
@@ -244,6 +244,7 @@ TELLS = {
     "habits": habits,
     "together": together,
     "swaps": swaps,
+    "lives": lives,
     "race": laps,
     "tests": tested,
 }

@@ -1,0 +1,27 @@
+"""Tells a run that stops, and one that goes on from its file, as a timeline."""
+
+from ..recording import Recording
+
+
+def lives(events: Recording) -> Recording:
+    """Return the steps of a run, of one that stops, and of one that goes on from it."""
+    lanes = [*dict.fromkeys(event["phase"] for event in events)]
+    found, steps = [], max(event["step"] for event in events)
+    for lane, life in enumerate(lanes):
+        own = [event for event in events if event["phase"] == life]
+        first, last = own[0]["step"] - 1, own[-1]["step"]
+        gaps = {(0, first): f"loads step {first}", (last, steps): "gone"}
+        for (begin, end), what in gaps.items():
+            if begin < end:
+                bar = {"lane": lane, "begin": begin, "end": end}
+                found.append(bar | {"kind": "wait", "what": what})
+        for event in own:
+            bar = {"lane": lane, "begin": event["step"] - 1, "end": event["step"]}
+            found.append(bar | {"kind": "work", "what": event["weight"]})
+            if lane and event["step"] % events.header["every"] == 0:
+                saved = {"kind": "message", "what": "save", "begin": bar["end"] - 0.7}
+                found.append(bar | saved)
+    found.sort(key=lambda bar: bar["begin"])
+    header = {"picture": "timeline", "unit": "steps", "lanes": lanes}
+    header["title"] = "The weight after each step of rank 0"
+    return Recording(found, **events.header | header)
