@@ -6,7 +6,7 @@ Behind a sample stand the ranks that test it, so that one tested again shows.
 from ..recording import Recording
 
 WAYS = {
-    "mean of means": "Each rank gives its accuracy. All count alike, from short shares, too.",
+    "mean of means": "Each rank gives its accuracy, and all accuracies count alike.",
     "padded": "Shares are made equal: some samples are tested again.",
     "drop_last": "Shares are made equal: some samples are not tested.",
     "exact": "Each rank gives two numbers: how many are right, and of how many.",
