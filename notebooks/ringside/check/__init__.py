@@ -8,6 +8,7 @@ attempt() calls a function of the learner's, whose exception is the mistake.
 from .bets import bets
 from .collectives import mended, rank_two, right_call
 from .data_parallel import collect, ten_rows, three_forwards
+from .evaluation import few_or_all, four_ways, in_order
 from .fastest import crossing, doubling, sixteen_ranks
 from .gradients import bucket_plan, fixed_hook, launch_order
 from .habits import accumulation, rank_three
