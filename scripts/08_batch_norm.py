@@ -50,11 +50,13 @@ class SumOverRanks(torch.autograd.Function):
 class JoinedNorm(nn.BatchNorm1d):
     """A BatchNorm1d that trains with the samples of all ranks."""
 
+    add_up = SumOverRanks.apply
+
     def forward(self, x):
         if not self.training:
             return super().forward(x)
         own = torch.stack([torch.ones_like(x), x, x * x]).double().sum(1)
-        count, total, squares = SumOverRanks.apply(own)
+        count, total, squares = self.add_up(own)
         mean = total / count
         var = squares / count - mean**2
         with torch.no_grad():
@@ -105,8 +107,8 @@ def main():
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     numbers = torch.arange(1.0, 4 * world_size, 2)[:, None]  # 1 and 3, 5 and 7 ...
     marks = torch.eye(world_size).repeat_interleave(2, 0)  # 1 in the column of its rank
-    whole = torch.cat([numbers, marks], 1)
-    x, own, events = whole.chunk(world_size)[rank], 4 * rank + 2, []
+    whole, tenth = torch.cat([numbers, marks], 1), (4 * rank + 2) / 10
+    x, events = whole.chunk(world_size)[rank], []
 
     def note(phase, norm, call=None, y=None, var=None, mean=None):
         """Keep both means and whose samples are in them, if y comes from the first."""
@@ -115,13 +117,13 @@ def main():
         holds = {"samples": [[int(number), rank] for number in x[:, 0]]}
         for name, found in (("mean", mean), ("running", norm.running_mean)):
             if found is not None:
-                whose = found[1:].nonzero().flatten().tolist()
-                holds[name] = [[f"{found[0]:.3g}", *whose]]
+                holds[name] = [[f"{found[0]:.3g}", *found[1:].nonzero()[:, 0].tolist()]]
         event = {"step": len(events), "rank": rank, "phase": phase, "call": call}
         events.append(event | {"holds": holds})
 
     norm, joined = nn.BatchNorm1d(1 + world_size), JoinedNorm(1 + world_size)
-    model, alone = DistributedDataParallel(norm), torch.var_mean(x, 0, correction=0)
+    alone, together = (torch.var_mean(part, 0, correction=0) for part in (x, whole))
+    model = DistributedDataParallel(norm)
     note("forward 1", norm, None, model(x), *alone)
     hook = norm.register_forward_pre_hook(lambda *_: note("copy", norm, "broadcast"))
     y = model(x)
@@ -129,11 +131,9 @@ def main():
     note("forward 2", norm, None, y, *alone)
     y = model.eval()(x)
     note("evaluation", norm, "broadcast", y, norm.running_var, norm.running_mean)
-    y, together = joined(x), torch.var_mean(whole, 0, correction=0)
-    note("joined", joined, "all_reduce", y, *together)
+    note("joined", joined, "all_reduce", joined(x), *together)
     found = [float(event["holds"]["running"][0][0]) for event in events]
-    right = torch.tensor([own / 10, 0.2, 0.18 + own / 10, 0.38, world_size / 5])
-    torch.testing.assert_close(torch.tensor(found), right)
+    torch.testing.assert_close(found, [tenth, 0.2, 0.18 + tenth, 0.38, world_size / 5])
     rows = save_recording(args.record, events, picture="flow", phases=PHASES, pace=3)
     if rank == 0:
         for phase, name in product(PHASES, ("mean", "running")):

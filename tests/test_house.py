@@ -35,6 +35,7 @@ SHARED = {  # the functions of its script that a notebook shows, at least
     "07_sampler_and_set_epoch": "audit deal",
     "07b_workers_and_streams": "begin_and_leap",
     "07c_dice": "Dice first_throw predict throw",
+    "08_batch_norm": "JoinedNorm SumOverRanks",
 }
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
