@@ -35,6 +35,7 @@ SHARED = {  # the functions of its script that a notebook shows, at least
     "07_sampler_and_set_epoch": "audit deal",
     "07b_workers_and_streams": "begin_and_leap",
     "07c_dice": "Dice first_throw predict throw",
+    "08_batch_norm": "JoinedNorm SumOverRanks",
     "09_evaluation": "accuracy gather results",
     "10_checkpoint_and_resume": "make resume save take_step",
     "10b_sharded_checkpoints": "in_pieces",
@@ -202,7 +203,7 @@ def test_a_notebook_keeps_to_its_budget(path):
     middle = {"02_data_parallel": 11, "03_ranks_and_messages": 11}  # experiments
     middle |= {"03b_collectives": 11, "07b_workers_and_streams": 10}
     middle |= dict.fromkeys(["05b_ddp_habits", "07_sampler_and_set_epoch"], 9)
-    middle |= {"07c_dice": 9, "04b_how_fast_can_it_get": 7}
+    middle |= {"07c_dice": 9, "04b_how_fast_can_it_get": 7, "08_batch_norm": 6}
     middle |= {"10_checkpoint_and_resume": 8, "10b_sharded_checkpoints": 8}
     middle |= {"09_evaluation": 7}
     assert statistics.median(lines) <= middle.get(path.stem, 5)
