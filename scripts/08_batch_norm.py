@@ -55,7 +55,8 @@ class JoinedNorm(nn.BatchNorm1d):
     def forward(self, x):
         if not self.training:
             return super().forward(x)
-        own = torch.stack([torch.ones_like(x), x, x * x]).double().sum(1)
+        wide = x.double()
+        own = torch.stack([torch.ones_like(wide), wide, wide**2]).sum(1)
         count, total, squares = self.add_up(own)
         mean = total / count
         var = squares / count - mean**2
