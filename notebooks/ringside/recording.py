@@ -19,6 +19,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "together": "step rank phase has gets",
     "swaps": "step rank phase chunks",  # and perhaps to, gives
     "lives": "step rank phase weight",
+    "bits": "step rank phase weight exponent infs",
 }
 FIELDS = {
     "step": "which state of the run this is, from 0 on",
@@ -53,6 +54,8 @@ FIELDS = {
     "gets": "what it has after the call",
     "gives": "the sums in the chunks that are sent",
     "weight": "the model's weight after the step, in two digits",
+    "exponent": "of the scale in this step: it is 2 to this power",
+    "infs": "the ranks whose own gradient was infinite",
 }
 
 
