@@ -9,12 +9,12 @@ With --record PATH, rank 0 keeps each step, as JSON lines. The last line begins 
 
 import gc
 import json
-import math
 import os
 import shlex
 import sys
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,8 +26,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 
-WAYS = ("32 bits", "16 bits", "16 bits, scaled")
-STEPS = 8
+WAYS, STEPS = ("32 bits", "16 bits", "16 bits, scaled"), 8
 
 
 def picture(rank):
@@ -36,14 +35,16 @@ def picture(rank):
     return pixels, (1 + rank % 8) / 1000 * pixels
 
 
-def take_step(model, pixels, wanted, optimizer, scaler, kind):
-    """Take one step with numbers of some kind: scale, unscale, clip, step, update."""
+def take_step(ddp, pieces, optimizer, scaler, kind):
+    """Take a step with a batch in pieces: scale; then unscale, clip, step, update."""
     optimizer.zero_grad()
-    with torch.autocast(pixels.device.type, kind, enabled=kind != torch.float32):
-        loss = nn.functional.mse_loss(model(pixels), wanted)
-    scaler.scale(loss).backward()
+    for number, (image, wanted) in enumerate(pieces, 1):
+        with nullcontext() if number == len(pieces) else ddp.no_sync():
+            with torch.autocast(image.device.type, kind, enabled=kind != torch.float32):
+                loss = nn.functional.mse_loss(ddp(image), wanted)
+            scaler.scale(loss / len(pieces)).backward()
     scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+    nn.utils.clip_grad_norm_(ddp.parameters(), max_norm=1.0)
     scaler.step(optimizer)
     scaler.update()
 
@@ -59,35 +60,35 @@ def train(way, exponent, rank, device, events):
     model = nn.Conv2d(1, 1, 1, bias=False)
     nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-    how = {"init_scale": 2.0**exponent, "growth_interval": 2}
-    scaler = torch.amp.GradScaler(device.type, **how, enabled=way == WAYS[2])
+    scaler = torch.amp.GradScaler(device.type, 2.0**exponent, growth_interval=2)
+    scaler = scaler if way == WAYS[2] else torch.amp.GradScaler(enabled=False)
     ddp, seen, before = DistributedDataParallel(model), [], 0.0
     ddp.register_comm_hook(seen, note_and_average)
     kind = torch.float32 if way == WAYS[0] else torch.float16
     for step in range(1, STEPS + 1):
         event = {"step": step, "rank": rank, "phase": way}
-        event["exponent"] = round(math.log2(scaler.get_scale()))
-        take_step(ddp, *picture(rank), optimizer, scaler, kind)
+        event["exponent"] = int(scaler.get_scale()).bit_length() - 1
+        take_step(ddp, [picture(rank)], optimizer, scaler, kind)
         weight, told = 1000 * model.weight.item(), [None] * dist.get_world_size()
         dist.all_gather_object(told, (weight, scaler.get_scale(), seen[-1]))
         if len({state[:2] for state in told}) > 1:
             raise ValueError(f"{way}, step {step}: the ranks disagree: {told}")
         infs = [other for other, state in enumerate(told) if not state[2]]
         if infs and weight != before:
-            raise ValueError(f"{way}, step {step}: taken with an inf of ranks {infs}")
+            raise ValueError(f"{way}, step {step} is taken, with an inf on {infs}")
         before, event["exact"] = weight, weight
         events.append(event | {"weight": f"{weight:.1f}", "infs": infs})
 
 
 def compare(events):
     """Check that 16 bits lose each step, and that scaling keeps all that it takes."""
-    steps = {way: [e for e in events if e["phase"] == way] for way in WAYS}
-    if any(event["exact"] for event in steps[WAYS[1]]):
+    right, lost, scaled = ([e for e in events if e["phase"] == way] for way in WAYS)
+    kept = [event["exact"] for event in scaled if not event["infs"]]
+    if any(event["exact"] for event in lost):
         raise ValueError("16 bits have kept something without a scale")
-    kept = [event for event in steps[WAYS[2]] if not event["infs"]]
-    for event, right in zip(kept, steps[WAYS[0]]):
-        if abs(event["exact"] - right["exact"]) > 0.01 * right["exact"]:
-            raise ValueError(f"scaled {event}, in 32 bits {right}")
+    for weight, event in zip(kept, right):
+        if abs(weight - event["exact"]) > 0.01 * event["exact"]:
+            raise ValueError(f"the weight is {weight}, in 32 bits {event['exact']}")
     return len(kept)
 
 
@@ -154,14 +155,14 @@ def main():
         del event["exact"]
     save_recording(args.record, [] if rank else events, picture="bits")
     if rank == 0:
-        print(f"{'thousandths, after step':23}", *(f"{s:4}" for s in range(1, 9)))
+        print(f"{'thousandths, after step':23}", *(f"{s:5}" for s in range(1, 9)))
         for way in WAYS:
             own = [event for event in events if event["phase"] == way]
             marks = ["skip" if e["infs"] else e["weight"] for e in own]
-            print(f"{way:23}", *(f"{mark:>4}" for mark in marks))
-        print(f"{'scale: 2 to the power':23}", *(f"{e['exponent']:4}" for e in own))
+            print(f"{way:23}", *(f"{mark:>5}" for mark in marks))
+        print(f"{'scale: 2 to the power':23}", *(f"{e['exponent']:5}" for e in own))
         infs = [",".join(map(str, e["infs"])) or "-" for e in own]
-        print(f"{'inf on rank':23}", *(f"{ranks:>4}" for ranks in infs))
+        print(f"{'inf on rank':23}", *(f"{ranks:>5}" for ranks in infs))
         print(
             f"ok: on {world_size} ranks 16 bits lose 8 steps, and a scale keeps {kept}"
         )

@@ -36,6 +36,7 @@ SHARED = {  # the functions of its script that a notebook shows, at least
     "07b_workers_and_streams": "begin_and_leap",
     "07c_dice": "Dice first_throw predict throw",
     "10_checkpoint_and_resume": "make resume save take_step",
+    "11_precision": "picture take_step",
 }
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -201,7 +202,7 @@ def test_a_notebook_keeps_to_its_budget(path):
     middle |= {"03b_collectives": 11, "07b_workers_and_streams": 10}
     middle |= dict.fromkeys(["05b_ddp_habits", "07_sampler_and_set_epoch"], 9)
     middle |= {"07c_dice": 9, "04b_how_fast_can_it_get": 7}
-    middle |= {"10_checkpoint_and_resume": 8}
+    middle |= {"10_checkpoint_and_resume": 8, "11_precision": 9}
     assert statistics.median(lines) <= middle.get(path.stem, 5)
     assert max(source.count("\n") for source in code) < 20
     assert path.stat().st_size <= 250 * 1024

@@ -93,6 +93,11 @@ WRONG = {
         "--kill-after -1": "--kill-after must be 0 to 12, not -1",
         "--kill-after two": "argument --kill-after: invalid int value: 'two'",
     },
+    "11_precision": {
+        "--exponent 15": "--exponent must be 16 to 30, not 15",
+        "--exponent 31": "--exponent must be 16 to 30, not 31",
+        "--exponent big": "argument --exponent: invalid int value: 'big'",
+    },
 }
 WHERE = ("machine", "torch", "date")  # of a recording of measured times
 
