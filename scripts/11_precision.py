@@ -29,8 +29,8 @@ from torch.nn.parallel import DistributedDataParallel
 WAYS, STEPS = ("32 bits", "16 bits", "16 bits, scaled"), 8
 
 
-def picture(rank):
-    """Return a picture of a million pixels, and how bright each one should become."""
+def photo(rank):
+    """Return a photo of a million pixels, and how bright each one should become."""
     pixels = torch.ones(1, 1, 1024, 1024)
     return pixels, (1 + rank % 8) / 1000 * pixels
 
@@ -68,14 +68,14 @@ def train(way, exponent, rank, device, events):
     for step in range(1, STEPS + 1):
         event = {"step": step, "rank": rank, "phase": way}
         event["exponent"] = int(scaler.get_scale()).bit_length() - 1
-        take_step(ddp, [picture(rank)], optimizer, scaler, kind)
+        take_step(ddp, [photo(rank)], optimizer, scaler, kind)
         weight, told = 1000 * model.weight.item(), [None] * dist.get_world_size()
         dist.all_gather_object(told, (weight, scaler.get_scale(), seen[-1]))
-        if len({state[:2] for state in told}) > 1:
-            raise ValueError(f"{way}, step {step}: the ranks disagree: {told}")
         infs = [other for other, state in enumerate(told) if not state[2]]
         if infs and weight != before:
             raise ValueError(f"{way}, step {step} is taken, with an inf on {infs}")
+        if len({state[:2] for state in told}) > 1:
+            raise ValueError(f"{way}, step {step}: the ranks disagree: {told}")
         before, event["exact"] = weight, weight
         events.append(event | {"weight": f"{weight:.1f}", "infs": infs})
 

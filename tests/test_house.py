@@ -36,7 +36,7 @@ SHARED = {  # the functions of its script that a notebook shows, at least
     "07b_workers_and_streams": "begin_and_leap",
     "07c_dice": "Dice first_throw predict throw",
     "10_checkpoint_and_resume": "make resume save take_step",
-    "11_precision": "picture take_step",
+    "11_precision": "photo take_step",
 }
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

@@ -8,7 +8,7 @@ flow.py         ranks that hold numbers and send them; cards.py draws one rank's
 grid.py         who reads which sample in which epoch
 stream.py       which worker of which rank reads what of a stream
 timeline.py     who did what when; race.py makes one of measured steps, and lives.py
-                one of runs that stop and go on, bits.py one of 32 and 16 bits
+                one of runs that stop and go on, or lose bits
 chart.py        bars of measurements
 clock.py        when each part of a moving picture is seen
 svg.py          the palette, and shapes as text

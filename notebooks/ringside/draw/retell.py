@@ -6,8 +6,7 @@ One function for each kind of recording that is not drawn as it is; TELLS has th
 from collections import Counter
 
 from ..recording import Recording, digit, table
-from .bits import bits
-from .lives import lives
+from .lives import bits, lives
 from .race import laps
 
 COPIES = {
