@@ -103,6 +103,11 @@ WRONG = {
         "--numel 25": "--numel must be 1 to 24, not 25",
         "--numel many": "argument --numel: invalid int value: 'many'",
     },
+    "11_precision": {
+        "--exponent 15": "--exponent must be 16 to 30, not 15",
+        "--exponent 31": "--exponent must be 16 to 30, not 31",
+        "--exponent big": "argument --exponent: invalid int value: 'big'",
+    },
 }
 WHERE = ("machine", "torch", "date")  # of a recording of measured times
 

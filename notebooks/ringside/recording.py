@@ -20,6 +20,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "swaps": "step rank phase chunks",  # and perhaps to, gives
     "tests": "step rank phase tests right accuracy",
     "lives": "step rank phase weight",
+    "bits": "step rank phase weight exponent infs",
 }
 FIELDS = {
     "step": "which state of the run this is, from 0 on",
@@ -57,6 +58,8 @@ FIELDS = {
     "right": "for each of these, 1 if the model is right, or 0",
     "accuracy": "what all ranks then take for the accuracy of the model",
     "weight": "the model's weight after the step, in two digits",
+    "exponent": "of the scale in this step: it is 2 to this power",
+    "infs": "the ranks whose own gradient was infinite",
 }
 
 

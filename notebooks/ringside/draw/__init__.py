@@ -9,7 +9,7 @@ grid.py         who reads which sample in which epoch
 stream.py       which worker of which rank reads what of a stream
 marks.py        tells who tests which sample as flow.py draws it
 timeline.py     who did what when; race.py makes one of measured steps, and lives.py
-                one of runs that stop and go on
+                one of runs that stop and go on, or lose bits
 chart.py        bars of measurements
 clock.py        when each part of a moving picture is seen
 svg.py          the palette, and shapes as text

@@ -6,7 +6,7 @@ One function for each kind of recording that is not drawn as it is; TELLS has th
 from collections import Counter
 
 from ..recording import Recording, digit, table
-from .lives import lives
+from .lives import bits, lives
 from .marks import tested
 from .race import laps
 
@@ -236,15 +236,5 @@ def inside(value: int, ranks: range) -> list:
     return [f"{value:0{len(ranks)}}", *(r for r in ranks if digit(value, r))]
 
 
-TELLS = {
-    "copies": copies,
-    "shares": shares,
-    "spans": spans,
-    "sums": sums,
-    "habits": habits,
-    "together": together,
-    "swaps": swaps,
-    "lives": lives,
-    "race": laps,
-    "tests": tested,
-}
+SAME = (copies, shares, spans, sums, habits, together, swaps, lives, bits)
+TELLS = {tell.__name__: tell for tell in SAME} | {"race": laps, "tests": tested}
