@@ -9,7 +9,8 @@ grid.py         who reads which sample in which epoch
 stream.py       which worker of which rank reads what of a stream
 timeline.py     who did what when; race.py makes one of measured steps, and lives.py
                 one of runs that stop and go on
-chart.py        bars of measurements
+paths.py        scores by samples seen, for several ways to train
+chart.py        bars and lines of measurements
 clock.py        when each part of a moving picture is seen
 svg.py          the palette, and shapes as text
 

@@ -74,6 +74,35 @@ def lines(
         return picture(figure, f"{title}, in milliseconds. {told}")
 
 
+def spreads(found: dict[str, dict[int, list[float]]], title: str) -> Picture:
+    """Return lines through means by number of ranks, with the least and the most."""
+    with mpl.rc_context(STYLE):
+        figure = Figure((5.4, 4.2))
+        axes = figure.add_subplot()
+        for number, (name, by_ranks) in enumerate(found.items()):
+            middle = [sum(each) / len(each) for each in by_ranks.values()]
+            down = [m - min(each) for m, each in zip(middle, by_ranks.values())]
+            up = [max(each) - m for m, each in zip(middle, by_ranks.values())]
+            aside = 2 ** (0.06 * (number - (len(found) - 1) / 2))  # so that none hides
+            places = [ranks * aside for ranks in by_ranks]
+            hue, mark = HUES[(0, 5, 2, 3)[number % 4]], "os^D"[number % 4]
+            how = {"color": hue, "marker": mark, "capsize": 3, "label": name}
+            axes.errorbar(places, middle, [down, up], **how)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([*by_ranks], map(str, by_ranks))
+        axes.minorticks_off()
+        axes.set_ylim(0, 100)
+        axes.set_xlabel("ranks")
+        axes.set_title(title)
+        axes.legend(frameon=False, loc="lower left")
+        told = "; ".join(
+            f"{name}: "
+            + ", ".join(f"{n} {min(s):.0f} to {max(s):.0f}" for n, s in each.items())
+            for name, each in found.items()
+        )
+        return picture(figure, f"{title}. {told}")
+
+
 def size_of(size: int) -> str:
     """Return a number of bytes in words, such as 64 MiB."""
     for unit, power in (("MiB", 20), ("KiB", 10)):
