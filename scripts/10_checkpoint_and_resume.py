@@ -16,6 +16,7 @@ import sys
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from datetime import timedelta
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -43,7 +44,7 @@ def make(rank):
 def take_step(step, ddp, optimizer, scheduler):
     """Move the weight towards the rank's next samples, each with some noise."""
     sampler = DistributedSampler(range(SAMPLES))
-    epoch, place = divmod(step, len(sampler) // BATCH)
+    epoch, place = divmod(step, ceil(len(sampler) / BATCH))
     sampler.set_epoch(epoch)
     batch = torch.tensor([*sampler][place * BATCH :][:BATCH])
     wanted = batch + torch.randint(-4, 5, batch.shape) / 4
@@ -150,8 +151,7 @@ def main():
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     events, until = [], args.kill_after or 10
     with TemporaryDirectory() as folder:
-        names = [str(args.folder or folder)]
-        dist.broadcast_object_list(names)  # that of rank 0
+        dist.broadcast_object_list(names := [str(args.folder or folder)])  # rank 0's
         path, own = Path(names[0], "training.pt"), (rank, world_size, events)
         whole = train("whole", None, STEPS, *own)
         if not path.exists():

@@ -28,6 +28,7 @@ import rounds
 told = rounds.told({STEM!r})
 from torch.utils.data import DataLoader, DistributedSampler
 told.update(DataLoader=DataLoader, DistributedSampler=DistributedSampler)
+told.update(ceil=__import__('math').ceil)
 workers = dict(num_workers=1, multiprocessing_context="fork")
 told.update(SAMPLES=24, BATCH=2, WORKERS=workers)
 script = runpy.run_path({str(SCRIPT)!r})
@@ -82,9 +83,9 @@ def kill_and_resume(folder: Path, ranks: int, step: int) -> None:
     assert len(resumed[-2].split()) == 1 + 12 - step // 4 * 4
 
 
-def kill_with_workers(folder: Path, ranks: int, step: int) -> None:
+def kill_with_workers(folder: Path, ranks: int, step: int, text=WORKERS) -> None:
     """Do the same to a training with dropout, AdamW and the notebook's loader."""
-    (program := folder / "workers.py").write_text(WORKERS)
+    (program := folder / "workers.py").write_text(text)
     how = {"ranks": ranks, "quiet": True, "env": CPU}
     whole = torchrun(program, folder / "whole.pt", 0, **how).lines
     with pytest.raises(RankFailed, match="SIGKILL"):
@@ -113,7 +114,17 @@ def test_a_killed_run_goes_on_as_the_same_run(ranks, step, tmp_path):
 
 
 def test_a_killed_run_with_workers_goes_on_as_the_same_run(tmp_path):
-    kill_with_workers(tmp_path, 2, 8)
+    kill_with_workers(tmp_path, 2, 5)
+
+
+def test_a_loader_that_draws_from_the_dice_of_the_rank_is_found(tmp_path):
+    """A run that goes on in mid-epoch begins one loop over a loader more."""
+    old = 'told["batches_from"]('
+    new = "told.update(DataLoader=lambda *a, generator, **o: DataLoader(*a, **o))\n"
+    program = WORKERS.replace("for batch in told", f"{new}for batch in told")
+    assert program.count(old) == 1 and program.count(new) == 1
+    with pytest.raises(AssertionError):
+        kill_with_workers(tmp_path, 2, 5, program)
 
 
 def test_a_process_killed_while_it_saves_leaves_a_file_that_loads(tmp_path):

@@ -87,11 +87,21 @@ WRONG = {
         "--workers 0": "--workers must be 1 to 4, not 0",
         "--workers two": "argument --workers: invalid int value: 'two'",
     },
+    "09_evaluation": {
+        "--samples 0": "--samples must be 1 to 11, not 0",
+        "--samples 12": "--samples must be 1 to 11, not 12",
+        "--samples all": "argument --samples: invalid int value: 'all'",
+    },
     "10_checkpoint_and_resume": {
         "--folder no/such": "--folder must be a folder, not no/such",
         "--kill-after 13": "--kill-after must be 0 to 12, not 13",
         "--kill-after -1": "--kill-after must be 0 to 12, not -1",
         "--kill-after two": "argument --kill-after: invalid int value: 'two'",
+    },
+    "10b_sharded_checkpoints": {
+        "--numel 0": "--numel must be 1 to 24, not 0",
+        "--numel 25": "--numel must be 1 to 24, not 25",
+        "--numel many": "argument --numel: invalid int value: 'many'",
     },
 }
 WHERE = ("machine", "torch", "date")  # of a recording of measured times

@@ -8,15 +8,18 @@ attempt() calls a function of the learner's, whose exception is the mistake.
 from .bets import bets
 from .collectives import mended, rank_two, right_call
 from .data_parallel import collect, ten_rows, three_forwards
+from .evaluation import few_or_all, four_ways, in_order
 from .fastest import crossing, doubling, sixteen_ranks
 from .gradients import bucket_plan, fixed_hook, launch_order
 from .habits import accumulation, rank_three
 from .messages import five_talk, in_turns, piece_from_each
+from .norms import join, running_means, what_it_sends
 from .race import flaws, kept, step_time
 from .resume import after_kill, place_after, snapshot
 from .ring import five_ranks, ring_broadcast, uneven_chunks
 from .sampler import my_share, mysteries, padded, six_runs
 from .seeds import dice, equal_or_own, own_seeds
+from .shards import files_to_read, survives, ten_numbers
 from .split import step, two_means, weigh
 from .start import gpus, rank_9
 from .stream import rounds, stream_parts, worker_reads

@@ -23,6 +23,7 @@ class Layout:
         self.phases = header.get("phases", {})
         self.pace = header.get("pace")
         self.gap = header.get("gap", GAP)
+        self.alone = header.get("alone", "the whole batch")  # the name of rank -1
         self.fresh = header.get("fresh", ())  # what is emptied when a step begins
         steps = 1 + max(event["step"] for event in events)
         self.rows = [
@@ -87,7 +88,7 @@ class Layout:
         return 20 + 6.8 * max(map(len, self.cards[rank]), default=0)
 
     def title(self, rank: int) -> str:
-        return f"rank {rank}" if rank >= 0 else "the whole batch"
+        return f"rank {rank}" if rank >= 0 else self.alone
 
     def arrange(self) -> dict[int, tuple[float, float]]:
         """Return the middle of each card: on the smallest oval where none overlap."""

@@ -7,6 +7,7 @@ from collections import Counter
 
 from ..recording import Recording, digit, table
 from .lives import lives
+from .marks import tested
 from .race import laps
 
 COPIES = {
@@ -172,9 +173,8 @@ def sums(events: Recording) -> Recording:
     """Return sums that grow: in their places stands what each rank gave to them."""
     found = []
     for event in events:
-        holds, sends = {"sum": [total(event["places"])]}, []
-        if "to" in event:
-            sends = [[event["to"], "sum", [total(event["given"])]]]
+        holds, given = {"sum": [total(event["places"])]}, event.get("given")
+        sends = [[event["to"], "sum", [total(given)]]] if given else []
         found.append(event | {"holds": holds, "sends": sends})
     header = {"picture": "flow", "phases": WAYS, "pace": 2}
     return Recording(found, **events.header | header)
@@ -246,4 +246,5 @@ TELLS = {
     "swaps": swaps,
     "lives": lives,
     "race": laps,
+    "tests": tested,
 }

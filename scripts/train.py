@@ -1,0 +1,150 @@
+"""Train, evaluate, save and go on: a whole training, to copy into a project of yours.
+
+    torchrun --standalone --nproc-per-node 2 scripts/train.py --folder run
+
+Put your own data and network in place of these. Start it again, and it goes on.
+"""
+
+import gc
+import math
+import os
+from argparse import ArgumentParser
+from contextlib import nullcontext
+from itertools import islice
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # here: once there is a group, this would keep it alive
+from torch import nn
+from torch.distributed.elastic.multiprocessing import errors
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+BATCH, GROUP, SAVE_EVERY, SEED, AMP = 32, 64, 20, 0, torch.bfloat16  # group: a step
+
+
+def make_data(samples, seed):
+    """Return points in a plane, and for each point whether it lies on a ring."""
+    points = torch.randn(samples, 2, generator=torch.Generator().manual_seed(seed))
+    return TensorDataset(points, (points.norm(dim=1) - 1.2).abs().lt(0.45).long())
+
+
+def rate(done):
+    """Return the learning rate when a part of all steps is done: up, then a cosine."""
+    return 0.01 * min(1, 0.01 + 10 * done) * (1 + math.cos(math.pi * done)) / 2
+
+
+def take_step(ddp, batches, optimizer, scaler, device):
+    """Add up the gradients of some batches, and step; return the rank's mean loss."""
+    samples, total = sum(len(y) for _, y in batches), torch.zeros((), device=device)
+    optimizer.zero_grad()
+    for number, (x, y) in enumerate(batches, 1):
+        x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+        with ddp.no_sync() if number < len(batches) else nullcontext():
+            with torch.autocast(device.type, AMP):
+                loss = nn.functional.cross_entropy(ddp(x), y, reduction="sum") / samples
+            scaler.scale(loss).backward()
+        total += loss.detach()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    return total
+
+
+@torch.no_grad()
+def evaluate(model, data, rank, world_size, device):
+    """Return the exact mean loss and accuracy over all samples, on every rank."""
+    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    model.eval()
+    for x, y in DataLoader(data, 256, sampler=range(rank, len(data), world_size)):
+        out, y = model(x.to(device)), y.to(device)
+        loss = nn.functional.cross_entropy(out, y, reduction="sum")
+        sums += torch.stack([loss, (out.argmax(1) == y).sum(), loss.new_tensor(len(y))])
+    model.train()
+    dist.all_reduce(sums)
+    return (sums[:2] / sums[2]).tolist()
+
+
+def save(path, samples, parts, rank, world_size, device):
+    """Let rank 0 write what all ranks remember: aside, and then into its place."""
+    modules = [torch, torch.cuda] if device.type == "cuda" else [torch]
+    dice = [None] * world_size
+    dist.all_gather_object(dice, [module.get_rng_state() for module in modules])
+    if rank == 0:
+        state = {name: part.state_dict() for name, part in parts.items()}
+        with open(f"{path}.part", "wb") as file:
+            torch.save(state | {"samples": samples, "dice": dice}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{path}.part", path)
+
+
+def resume(path, parts, rank, world_size):
+    """Give each rank what was saved, if anything was; return the steps it is worth."""
+    dist.broadcast_object_list(there := [path.exists()])  # rank 0 decides
+    if not there[0]:
+        return 0
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    for name, part in parts.items():
+        part.load_state_dict(state[name])
+    if len(state["dice"]) == world_size:  # on other ranks the dice are new
+        for dice, module in zip(state["dice"][rank], (torch, torch.cuda)):
+            module.set_rng_state(dice)
+    return state["samples"] // (GROUP * world_size)
+
+
+@errors.record  # torchrun hears of an exception in here
+def main():
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, required=True, help="for checkpoints")
+    parser.add_argument("--epochs", type=int, default=8)
+    args = parser.parse_args()
+    if gpus := torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    device = torch.device("cuda" if gpus else "cpu")  # this rank's own
+    dist.init_process_group("nccl" if gpus else "gloo")
+    rank, world_size = own = dist.get_rank(), dist.get_world_size()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(SEED)  # the first weights
+    training, testing = make_data(4096, SEED), make_data(1003, SEED + 1)
+    layers = nn.Linear(2, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 64), nn.ReLU()
+    model = nn.Sequential(*layers, nn.Linear(64, 2)).to(device)
+    sampler = DistributedSampler(training, seed=SEED)
+    of_epoch = -(-len(sampler) // GROUP)  # steps, rounded up
+    steps = args.epochs * of_epoch
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler(device.type, enabled=torch.float16 == AMP)
+    parts = {"model": model, "optimizer": optimizer, "scaler": scaler}
+    torch.manual_seed(SEED + 1 + rank)  # each rank's own dice, for dropout
+    step = resume(path := args.folder / "training.pt", parts, *own)
+    if rank == 0:
+        print(f"{world_size} ranks on {device.type}: {step} of {steps} steps are done")
+    ddp = DistributedDataParallel(model)
+    while step < steps:
+        epoch, place = divmod(step, of_epoch)
+        sampler.set_epoch(epoch)
+        rest = [*sampler][place * GROUP :]
+        own_dice = torch.Generator()  # for the loader; the rank's stay as they are
+        batches = iter(DataLoader(training, BATCH, sampler=rest, generator=own_dice))
+        while some := [*islice(batches, GROUP // BATCH)]:
+            optimizer.param_groups[0]["lr"] = rate(step / steps)
+            loss = take_step(ddp, some, optimizer, scaler, device) / world_size
+            step += 1
+            if step % SAVE_EVERY == 0 or step == steps:
+                save(path, step * GROUP * world_size, parts, *own, device)
+        dist.all_reduce(loss)  # the last step's mean over all ranks
+        test, right = evaluate(model, testing, *own, device)
+        if rank == 0:
+            said = f"loss {loss:.3f}, test loss {test:.3f}, right {right:.1%}"
+            print(f"epoch {epoch + 1} of {args.epochs}: {said}", flush=True)
+    if rank == 0:
+        print(f"ok: the model of {steps} steps is in {path}")
+
+
+if __name__ == "__main__":
+    main()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,101 @@
+"""Tests scripts/train.py: trained, killed, resumed and evaluated, as in the README."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from ringside import torchrun
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "scripts" / "train.py"
+CPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def train(folder, ranks=2, epochs=2, script=SCRIPT):
+    """Run the training, and return what rank 0 says and what the file then holds."""
+    words = "--folder", folder, "--epochs", epochs
+    run = torchrun(script, *words, ranks=ranks, quiet=True, env=CPU)
+    state = torch.load(folder / "training.pt", weights_only=True)
+    return run.lines[0], state
+
+
+def equal(one, other):
+    """Say whether two states are equal, to the last bit of each tensor."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    return one == other
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What a run of two ranks says and leaves that nobody disturbed."""
+    return train(tmp_path_factory.mktemp("whole"), epochs=8)
+
+
+def test_it_learns_and_tests_exactly(whole):
+    lines, state = whole
+    assert lines[-1].startswith("ok: the model of 256 steps is in ")
+    right = [float(line.rpartition(" ")[2][:-1]) for line in lines[1:-1]]
+    assert len(right) == 8 and right[-1] > 95
+    assert state["samples"] == 256 * 128 and len(state["dice"]) == 2
+
+
+def test_killed_at_any_moment_it_goes_on_as_the_same_run(whole, tmp_path):
+    """All its processes are killed, as by the README's pkill, when a file is there."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--local-addr", "127.0.0.1", "--nproc-per-node", "2", SCRIPT]
+    command += ["--folder", tmp_path]
+    with subprocess.Popen(command, stdout=-3, stderr=-3) as agent:
+        while not (tmp_path / "training.pt").exists():
+            assert agent.poll() is None
+            time.sleep(0.02)
+        for process in [*psutil.Process(agent.pid).children(recursive=True), agent]:
+            process.send_signal(signal.SIGKILL)
+    done = torch.load(tmp_path / "training.pt", weights_only=True)["samples"] // 128
+    assert 20 <= done < 256 and done % 20 == 0
+    lines, state = train(tmp_path, epochs=8)
+    assert lines[0] == f"2 ranks on cpu: {done} of 256 steps are done"
+    assert lines[1:-1] == whole[0][1 + done // 32 : -1]
+    assert equal(state, whole[1])
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_other_numbers_of_ranks_go_on_too(ranks, tmp_path):
+    train(tmp_path, ranks=2, epochs=1)
+    lines, _ = train(tmp_path, ranks=ranks, epochs=2)
+    done = int(re.search(r": (\d+) of", lines[0])[1])
+    assert done == 4096 // (64 * ranks)
+    assert lines[-1].startswith("ok: ")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("for dice, module in zip(", "for dice, module in () and zip("),
+        ("sampler=rest", "sampler=[*sampler]"),
+        (
+            "in parts.items():\n        part.load",
+            "in [*parts.items()][:1]:\n        part.load",
+        ),
+    ],
+)
+def test_what_is_forgotten_makes_it_another_run(old, new, whole, tmp_path):
+    """The run is stopped before its last save, and goes on from step 240."""
+    text = SCRIPT.read_text().replace("or step == steps", "")
+    (script := tmp_path / "train.py").write_text(text)
+    torchrun(script, "--folder", tmp_path, ranks=2, quiet=True, env=CPU)
+    assert torch.load(tmp_path / "training.pt")["samples"] == 240 * 128
+    text = SCRIPT.read_text()
+    assert text.count(old) == 1
+    script.write_text(text.replace(old, new))
+    assert not equal(train(tmp_path, epochs=8, script=script)[1], whole[1])
