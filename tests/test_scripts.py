@@ -103,6 +103,13 @@ WRONG = {
         "--numel 25": "--numel must be 1 to 24, not 25",
         "--numel many": "argument --numel: invalid int value: 'many'",
     },
+    "11b_learning_rate": {
+        "--size 0": "--size and --lr are above 0, 10 at most",
+        "--size -1": "--size and --lr are above 0, 10 at most",
+        "--lr nan": "--size and --lr are above 0, 10 at most",
+        "--lr 11": "--size and --lr are above 0, 10 at most",
+        "--lr fast": "argument --lr: invalid float value: 'fast'",
+    },
 }
 WHERE = ("machine", "torch", "date")  # of a recording of measured times
 
