@@ -108,6 +108,13 @@ WRONG = {
         "--exponent 31": "--exponent must be 16 to 30, not 31",
         "--exponent big": "argument --exponent: invalid int value: 'big'",
     },
+    "11b_learning_rate": {
+        "--size 0": "--size and --lr are above 0, 10 at most",
+        "--size -1": "--size and --lr are above 0, 10 at most",
+        "--lr nan": "--size and --lr are above 0, 10 at most",
+        "--lr 11": "--size and --lr are above 0, 10 at most",
+        "--lr fast": "argument --lr: invalid float value: 'fast'",
+    },
 }
 WHERE = ("machine", "torch", "date")  # of a recording of measured times
 

@@ -11,6 +11,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "stream": "step rank phase reads",
     "timeline": "lane begin end kind what",  # and perhaps step, to
     "race": "step workload ms",
+    "paths": "step rank phase score",
     "copies": "step rank phase to bytes",  # this and the rest: see draw/retell.py
     "shares": "rank slopes grad mean w",
     "spans": "rank method what begin end",
@@ -60,6 +61,7 @@ FIELDS = {
     "weight": "the model's weight after the step, in two digits",
     "exponent": "of the scale in this step: it is 2 to this power",
     "infs": "the ranks whose own gradient was infinite",
+    "score": "how many of 100 test samples are right, as the mean of several models",
 }
 
 

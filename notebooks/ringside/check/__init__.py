@@ -16,6 +16,7 @@ from .messages import five_talk, in_turns, piece_from_each
 from .norms import join, running_means, what_it_sends
 from .precision import neighbours, next_scale, step_order
 from .race import flaws, kept, step_time
+from .rates import again, hour, warm_up
 from .resume import after_kill, place_after, snapshot
 from .ring import five_ranks, ring_broadcast, uneven_chunks
 from .sampler import my_share, mysteries, padded, six_runs

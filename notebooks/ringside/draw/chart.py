@@ -74,6 +74,38 @@ def lines(
         return picture(figure, f"{title}, in milliseconds. {told}")
 
 
+def spreads(tasks: dict[str, dict[str, dict[int, list]]], unit: str) -> Picture:
+    """Return lines by number of ranks, through means, with whiskers to the extremes.
+
+    One field for each task; in it a line for each name, and a list for each number.
+    """
+    with mpl.rc_context(STYLE):
+        figure, told = Figure((7.2, 3.6)), []
+        fields = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+        for axes, (title, found) in zip(fields, tasks.items()):
+            for number, (name, by_ranks) in enumerate(found.items()):
+                middle = [sum(each) / len(each) for each in by_ranks.values()]
+                pairs = [*zip(middle, by_ranks.values())]
+                ends = [[m - min(e) for m, e in pairs], [max(e) - m for m, e in pairs]]
+                aside = 2 ** (0.08 * (number - (len(found) - 1) / 2))  # none hides
+                how = {"color": HUES[(0, 5, 2, 3)[number % 4]], "label": name}
+                how |= {"marker": "os^D"[number % 4], "capsize": 2, "markersize": 5}
+                axes.errorbar([n * aside for n in by_ranks], middle, ends, **how)
+                each = (
+                    f"{n} {min(e):.0f} to {max(e):.0f}" for n, e in by_ranks.items()
+                )
+                told.append(f"{title}, {name}: {', '.join(each)}")
+            axes.set_xscale("log", base=2)
+            axes.set_xticks([*by_ranks], map(str, by_ranks))
+            axes.minorticks_off()
+            axes.set_title(title)
+            axes.set_xlabel("ranks")
+        fields[0].set_ylim(0, 100)
+        fields[0].set_ylabel(unit)
+        fields[0].legend(frameon=False, loc="lower left")
+        return picture(figure, f"{unit[0].upper()}{unit[1:]}. {'; '.join(told)}")
+
+
 def size_of(size: int) -> str:
     """Return a number of bytes in words, such as 64 MiB."""
     for unit, power in (("MiB", 20), ("KiB", 10)):

@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 
 from ..recording import Recording, whole
-from . import flow, grid, ring, stream, timeline
+from . import flow, grid, paths, ring, stream, timeline
 from .retell import TELLS
 from .timeline_layout import length
 
@@ -21,6 +21,7 @@ DRAWS = {
     "timeline": timeline,
     "grid": grid,
     "stream": stream,
+    "paths": paths,
 }
 EM, LEAST = 14, 11  # pixels: of the text around a picture, of the smallest text in one
 HERE = Path(__file__).parent
