@@ -58,7 +58,7 @@ FIELDS = {
     "right": "for each of these, 1 if the model is right, or 0",
     "accuracy": "what all ranks then take for the accuracy of the model",
     "weight": "the model's weight after the step, in two digits",
-    "score": "how many of 100 test samples are right, as the mean of several models",
+    "score": "how many right answers to tests all models give together",
 }
 
 
