@@ -150,16 +150,18 @@ def test_each_line_of_the_picture_has_its_scores_and_a_name_of_its_own():
         assert min(gaps) > paths.NEAR - 0.01
         assert heights[0] > paths.TOP and heights[-1] < paths.TOP + paths.TALL + 0.01
     told = repr(still(events, 16))
-    assert "1 rank: 84; 4 ranks, as before: 66; 4 ranks, linear: 8.2" in told
+    assert "1 rank: 84.0; 4 ranks, as before: 66.0; 4 ranks, linear: 8.2" in told
     for svg in (still(events, 3).svgs[0], animate(events)):
         ElementTree.fromstring(svg)
 
 
 def test_names_that_end_at_the_bottom_move_up():
     events = [
-        {"step": 0, "rank": 0, "phase": way, "score": 1.0} for way in ("1 rank", "a")
+        {"step": 0, "rank": 0, "phase": way, "score": 1} for way in ("1 rank", "a")
     ]
-    layout = paths.Layout(Recording(events, picture="paths", ranks=2, every=1))
+    layout = paths.Layout(
+        Recording(events, picture="paths", ranks=2, every=1, tests=99)
+    )
     top, bottom = sorted(paths.places(layout, 0).values())
     assert bottom - top == paths.NEAR and bottom <= paths.TOP + paths.TALL
 

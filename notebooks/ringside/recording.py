@@ -61,7 +61,7 @@ FIELDS = {
     "weight": "the model's weight after the step, in two digits",
     "exponent": "of the scale in this step: it is 2 to this power",
     "infs": "the ranks whose own gradient was infinite",
-    "score": "how many of 100 test samples are right, as the mean of several models",
+    "score": "how many right answers to tests all models give together",
 }
 
 

@@ -16,8 +16,10 @@ class Layout:
     def __init__(self, events: Recording):
         self.each, self.ranks = events.header["every"], events.header["ranks"]
         self.ways = list(dict.fromkeys(event["phase"] for event in events))
+        part = 100 / events.header["tests"]
         self.scores = {
-            way: [e["score"] for e in events if e["phase"] == way] for way in self.ways
+            way: [part * e["score"] for e in events if e["phase"] == way]
+            for way in self.ways
         }
         self.last = max(event["step"] for event in events)
         self.width, self.height = LEFT + WIDE + RIGHT, TOP + TALL + 62
@@ -97,7 +99,7 @@ def hue(number: int) -> str:
 def describe(events: Recording, step: int) -> str:
     """Return the scores after a step, in words."""
     layout = Layout(events)
-    told = (f"{layout.name(w)}: {layout.scores[w][step]:g}" for w in layout.ways)
+    told = (f"{layout.name(w)}: {layout.scores[w][step]:.1f}" for w in layout.ways)
     return f"{layout.title()}, after {step * layout.each}. {'; '.join(told)}"
 
 
