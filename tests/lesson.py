@@ -25,7 +25,9 @@ def functions_of(stem: str, folder: Path) -> ModuleType:
     for source in (cell.source for cell in cells if cell.cell_type == "code"):
         for node in ast.parse(source).body:
             known = isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef)
-            known |= isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
+            plain = not any(isinstance(part, ast.Call) for part in ast.walk(node))
+            plain &= isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
+            known |= plain
             if known and not getattr(node, "decorator_list", None):
                 parts.append(ast.get_source_segment(source, node))
     path = folder / f"cells_of_{stem}.py"
