@@ -99,3 +99,14 @@ def test_what_is_forgotten_makes_it_another_run(old, new, whole, tmp_path):
     assert text.count(old) == 1
     script.write_text(text.replace(old, new))
     assert not equal(train(tmp_path, epochs=8, script=script)[1], whole[1])
+
+
+def test_a_save_at_the_end_of_an_epoch_holds_the_same_dice(whole, tmp_path):
+    """An evaluation that throws the ranks' dice would make it another run."""
+    text = SCRIPT.read_text().replace("or step == steps", "")
+    assert text.count("= 32, 64, 20, 0,") == 1
+    script = tmp_path / "train.py"
+    script.write_text(text.replace("= 32, 64, 20, 0,", "= 32, 64, 160, 0,"))
+    torchrun(script, "--folder", tmp_path, ranks=2, quiet=True, env=CPU)
+    assert torch.load(tmp_path / "training.pt")["samples"] == 160 * 128
+    assert equal(train(tmp_path, epochs=8)[1], whole[1])
