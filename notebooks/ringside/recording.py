@@ -22,6 +22,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "tests": "step rank phase tests right accuracy",
     "lives": "step rank phase weight",
     "bits": "step rank phase weight exponent infs",
+    "trees": "step rank phase parent ends",  # and of a rank, what draw/trees.py shows
 }
 FIELDS = {
     "step": "which state of the run this is, from 0 on",
@@ -61,6 +62,8 @@ FIELDS = {
     "weight": "the model's weight after the step, in two digits",
     "exponent": "of the scale in this step: it is 2 to this power",
     "infs": "the ranks whose own gradient was infinite",
+    "parent": "who started the process: you, or a launcher",
+    "ends": "how it ended: by an exit code, an exception or a signal",
     "score": "how many right answers to tests all models give together",
 }
 
