@@ -22,7 +22,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "tests": "step rank phase tests right accuracy",
     "lives": "step rank phase weight",
     "bits": "step rank phase weight exponent infs",
-    "trees": "step rank phase parent ends",  # and of a rank, what draw/trees.py shows
+    "trees": "step rank phase parent ends",  # and of a rank who told it what
 }
 FIELDS = {
     "step": "which state of the run this is, from 0 on",
@@ -63,7 +63,11 @@ FIELDS = {
     "exponent": "of the scale in this step: it is 2 to this power",
     "infs": "the ranks whose own gradient was infinite",
     "parent": "who started the process: you, or a launcher",
-    "ends": "how it ended: by an exit code, an exception or a signal",
+    "ends": "how it ended: with an exit code, or by a signal",
+    "words": "the arguments that the process was given",
+    "knows": "the names of the variables that the rank has when it begins to work",
+    "inherited": "those of them that it had when it was started",
+    "typed": "those of them that you typed before the command",
     "score": "how many right answers to tests all models give together",
 }
 

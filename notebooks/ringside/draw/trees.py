@@ -22,16 +22,15 @@ from .svg import (
     words,
 )
 
-LEFT, EACH, TOP = 16, 214, 46  # pixels: of the margin, of a way, above you
-YOU, BOSS, RANK = (TOP, 30), (TOP + 84, 34), (TOP + 186, 176)  # top and height
-WIDE = 98  # of a rank's box; two stand side by side
+LEFT, EACH, TOP = 16, 224, 46  # pixels: of the margin, of a way, above you
+YOU, BOSS, RANK = (TOP, 30), (TOP + 84, 34), (TOP + 186, 152)  # top and height
+WIDE = 104  # of a rank's box; two stand side by side
 PHASES = {
     "typed": "You type a line, or without a launcher one line for each rank.",
     "started": "Each launcher starts the ranks.",
-    "told": "Who tells a rank which one it is? The letters say it.",
-    "together": "In each way, the ranks meet, and train the same weight.",
+    "told": "Who sets the variables that a rank reads? A letter and a hue say it.",
     "rank 1 dies": "In each way, rank 1 ends with exit code 3, while rank 0 works on.",
-    "after it": "Launchers end rank 0. Without one, it works on until its next call.",
+    "after it": "The launcher ends rank 0 and tells you. By hand, nobody tells rank 0.",
 }
 BOSSES = {"mp.spawn": "the parent", "launch": "the agent", "torchrun": "the agent"}
 WAYS = ("by hand", *BOSSES)
@@ -60,9 +59,9 @@ class Layout:
 
     def place(self, way: str, rank: int) -> tuple[float, float, float, float]:
         """Return the box of a process: of you (-2), of a launcher (-1), of a rank."""
-        x, w = self.left(way), EACH - 12
         if rank == -2:
             return LEFT, YOU[0], self.width - 2 * LEFT, YOU[1]
+        x, w = self.left(way), EACH - 12
         if rank == -1:
             return x + 30, BOSS[0], w - 60, BOSS[1]
         return x + rank * (w - WIDE), RANK[0], WIDE, RANK[1]
@@ -90,7 +89,7 @@ def row(x: float, y: float, who: str, said: str) -> str:
     return (
         tag
         + text(x + 6.5, y, letter, 11, ' fill="#fff"' + MIDDLE)
-        + text(x + 17, y, said, 11)
+        + text(x + 16, y, said, 11)
     )
 
 
@@ -100,17 +99,12 @@ def variables(layout: Layout, way: str, rank: int) -> str:
     y += 36
     for name in event["knows"]:
         value = f" {rank}" * name.endswith("RANK")
-        drawn += row(x + 5, y, setter(event, name), short(name) + value)
+        drawn += row(x + 3, y, setter(event, name), name + value)
         y += 17
     for word in event["words"]:
-        drawn += row(x + 5, y, "launcher", word)
+        drawn += row(x + 3, y, "launcher", word)
         y += 17
     return drawn
-
-
-def short(name: str) -> str:
-    """Return a name that fits into a rank's box."""
-    return name.replace("MASTER_", "M_").replace("WORLD_SIZE", "WORLD_SIZE 2")
 
 
 def process(layout: Layout, way: str, rank: int, over: bool = False) -> str:
@@ -134,21 +128,18 @@ def parts(layout: Layout) -> list[tuple[int, int, str]]:
         found.append((0, always, text(x, TOP + 20, way, 15, BOLD + MIDDLE)))
         for rank, event in events.items():
             first = 0 if event["parent"] == "you" else 1
-            dies = 4 if rank == 1 else 5
+            dies = 3 if rank == 1 else 4
             arrow = arrows([layout.way_down(way, rank)])
             found.append((first, dies, process(layout, way, rank)))
             found.append((first, always, arrow))
             found.append((dies, always, process(layout, way, rank, True)))
             px, py, w, h = layout.place(way, rank)
             middle, foot = px + w / 2, py + h - (10 if rank >= 0 else 4)
-            red = f' fill="{WRONG}"' + BOLD + MIDDLE
-            found.append((dies, always, text(middle, foot, event["ends"], 12, red)))
+            hue = INK if event["ends"] == "exit code 0" else WRONG
+            style = f' fill="{hue}"{BOLD}{MIDDLE}'
+            found.append((dies, always, text(middle, foot, event["ends"], 12, style)))
             if rank >= 0:
-                said = text(
-                    middle, py + h - 30, f"weight {event['weight']}", 12, MIDDLE
-                )
                 found.append((2, always, variables(layout, way, rank)))
-                found.append((3, always, said))
     return found
 
 
@@ -163,9 +154,9 @@ def flights(layout: Layout) -> list[tuple[int, str, tuple]]:
                     found.append((2, "variables", (x0, y0, x1, y1)))
         if -1 in events:
             x0, y0, x1, y1 = layout.way_down(way, 1)
-            found.append((4, events[1]["ends"], (x1, y1, x0, y0)))
+            found.append((3, events[1]["ends"], (x1, y1, x0, y0)))
             x0, y0, x1, y1 = layout.way_down(way, 0)
-            found.append((5, events[0]["ends"], (x0, y0, x1, y1)))
+            found.append((4, events[0]["ends"], (x0, y0, x1, y1)))
     return found
 
 
@@ -197,18 +188,18 @@ def describe(events: Recording, step: int) -> str:
     """Return what has happened until the end of a step, in words."""
     layout, told = Layout(events), []
     for way, found in layout.ways.items():
-        facts = []
+        facts, boss = [], BOSSES.get(way, "")
         for rank, event in found.items():
-            who = BOSSES[way] if rank < 0 else f"rank {rank}"
-            by = BOSSES[way] if event["parent"] == "launcher" else "you"
-            fact = f"{who} is started by {by}"
+            by = boss if event["parent"] == "launcher" else "you"
+            fact = f"{f'rank {rank}' if rank >= 0 else boss} is started by {by}"
             if rank >= 0 and step >= 2:
                 setters = {setter(event, name) for name in event["knows"]}
-                fact += f" and told by {', '.join(sorted(setters))}"
-            if step >= (4 if rank == 1 else 5):
-                fact += f" and ends with {event['ends']}"
+                names = {"launcher": boss, "the rank": "itself"}
+                fact += f", told by {' and '.join(names.get(w, w) for w in sorted(setters))}"
+            if step >= (3 if rank == 1 else 4):
+                fact += f", ends with {event['ends']}"
             facts.append(fact)
-        told.append(f"{way}: {', '.join(facts)}")
+        told.append(f"{way}: {', and '.join(facts)}")
     corner, sentence = caption(step)
     return f"{corner}. {sentence} {'; '.join(told)}"
 
