@@ -195,7 +195,8 @@ def describe(events: Recording, step: int) -> str:
             if rank >= 0 and step >= 2:
                 setters = {setter(event, name) for name in event["knows"]}
                 names = {"launcher": boss, "the rank": "itself"}
-                fact += f", told by {' and '.join(names.get(w, w) for w in sorted(setters))}"
+                told_by = " and ".join(names.get(w, w) for w in sorted(setters))
+                fact += f", told by {told_by}"
             if step >= (3 if rank == 1 else 4):
                 fact += f", ends with {event['ends']}"
             facts.append(fact)
