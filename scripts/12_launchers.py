@@ -72,7 +72,7 @@ def commands(port):
     }
 
 
-def run(way, folder):
+def watch(way, folder):
     """Type what starts a job, and wait for its end; return what each process did."""
     (folder / "job.py").write_text(JOB)
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -144,7 +144,7 @@ def main():
     events, shown = [], WAYS[:world_size]
     with TemporaryDirectory() as folder:
         for way in shown[rank : rank + 1]:
-            events = run(way, Path(folder))
+            events = watch(way, Path(folder))
     rows = save_recording(args.record, events, picture="trees")
     if rank == 0:
         print("way       rank 1       rank 0       launcher")

@@ -1,6 +1,7 @@
 """Tests lesson 12: who starts the ranks, who tells them what, and who ends them."""
 
 import json
+import pickle
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -109,6 +110,18 @@ def test_a_job_that_goes_otherwise_is_found_and_ended(old, new, error, says, tmp
         " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])
     )
     assert [line for line in lines if line.endswith(" job.py")] == []
+
+
+def in_a_file(index=0):
+    return lambda: index
+
+
+def test_what_a_spawned_process_could_find():
+    """As exercise 2 and the page's table have it."""
+    assert pickle.loads(pickle.dumps(in_a_file)) is in_a_file
+    for function in (lambda: 0, in_a_file()):
+        with pytest.raises((AttributeError, pickle.PicklingError)):
+            pickle.dumps(function)
 
 
 def test_each_process_has_a_place_of_its_own():
