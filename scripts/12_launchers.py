@@ -2,9 +2,10 @@
 
     torchrun --standalone --nproc-per-node 4 scripts/12_launchers.py
 
-Each rank types one way to start them: rank 0 by hand, rank 1 the old launcher, rank 2
-torchrun, and rank 3 mp.spawn. With --record PATH, rank 0 keeps what all processes did,
-as JSON lines. The last line begins with "ok". The lesson: notebooks/12_launchers.ipynb
+Each of four ranks types one way to start them: rank 0 by hand, and the others the old
+launcher, torchrun and mp.spawn. With fewer ranks, only rank 0 does. With --record PATH,
+rank 0 keeps what all processes did, as JSON lines. The last line begins with "ok".
+The lesson: notebooks/12_launchers.ipynb
 """
 
 import gc
@@ -141,7 +142,7 @@ def main():
     parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     args, rank, world_size = start(parser)
     dist.init_process_group("gloo", timeout=timedelta(minutes=3))
-    events, shown = [], WAYS[:world_size]
+    events, shown = [], WAYS if world_size >= len(WAYS) else WAYS[:1]
     with TemporaryDirectory() as folder:
         for way in shown[rank : rank + 1]:
             events = watch(way, Path(folder))
