@@ -79,7 +79,8 @@ def watch(way, folder):
     with socket.create_server(("127.0.0.1", 0)) as free:
         typed = commands(f"{free.getsockname()[1]}")[way]
     env = {k: v for k, v in os.environ.items() if not re.fullmatch(OTHERS, k)}
-    env, started, out = env | {"OMP_NUM_THREADS": "1"}, [], (folder / "log").open("w")
+    env |= {"OMP_NUM_THREADS": "1", "TMPDIR": f"{folder}"}  # where torch leaves files
+    started, out = [], (folder / "log").open("w")
     try:
         for own, words in typed:
             how = {"env": env | own, "cwd": folder, "stdout": out, "stderr": out}
@@ -91,6 +92,7 @@ def watch(way, folder):
     finally:
         for process in started:
             process.terminate()
+        out.close()
     *ranks, said = [(folder / name).read_text() for name in ("rank0", "rank1", "log")]
     who = {os.getpid(): "you", started[0].pid: "launcher"}
     code = re.search(r"exit ?code[ :]+(\d)", said) or [0, codes[-1]]

@@ -3,6 +3,7 @@
 import json
 import pickle
 import re
+import runpy
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -110,6 +111,21 @@ def test_a_job_that_goes_otherwise_is_found_and_ended(old, new, error, says, tmp
         " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])
     )
     assert [line for line in lines if line.endswith(" job.py")] == []
+
+
+def test_a_job_leaves_nothing_behind(tmp_path, monkeypatch):
+    """Of torchrun, which makes folders of its own: they lie in the job's."""
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "job"
+    elsewhere.mkdir(), folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(elsewhere))
+    events = runpy.run_path(str(SCRIPT))["watch"]("torchrun", folder)
+    assert {event["rank"]: event["ends"] for event in events}[0] == "SIGTERM"
+    assert [*elsewhere.iterdir()] == [] and len([*folder.iterdir()]) > 5
+    assert not any("job.py" in (p.info["cmdline"] or ()) for p in processes())
+
+
+def processes():
+    return psutil.process_iter(["cmdline"])
 
 
 def in_a_file(index=0):
