@@ -6,7 +6,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import rounds
 import torch
+from lesson import code_with
 from ringside import RankFailed, check, load, still, torchrun
 from ringside.draw.player import animate
 
@@ -44,6 +46,21 @@ def test_a_load_that_fills_nothing_fails(old, new, says, tmp_path):
     (tmp_path / SCRIPT.name).write_text(text.replace(old, new))
     with pytest.raises(RankFailed, match=says):
         torchrun(tmp_path / SCRIPT.name, ranks=2, quiet=True)
+
+
+def test_what_a_training_prints_is_what_one_process_without_checkpoints_has():
+    """get_state_dict takes a step, and Adam counts it: the lesson must forget it."""
+    take_step = rounds.told(STEM)["take_step"]
+    torch.manual_seed(0)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    after = {}
+    for step in range(12):
+        take_step(step, model, optimizer, 0, 1)
+        after[step + 1] = f"{step + 1} steps: {model.weight.item():.5f}"
+    printed = code_with(STEM, "torchrun(train").outputs[0]["text"]
+    told = [line.partition(", ")[2] for line in printed.splitlines()]
+    assert told == [after[6], after[12], after[12]]
 
 
 def test_the_picture_has_each_number_in_the_file_of_its_rank():

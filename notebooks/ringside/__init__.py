@@ -14,7 +14,7 @@ from importlib import import_module
 ROOMS = {
     ".draw.player": "Picture Player film still",
     ".launch": "RankFailed RankTimeout Run script_of torchrun",
-    ".mailboxes": "Simulated simulate simulate_ring",
+    ".mailboxes": "Simulated at_barriers simulate simulate_ring",
     ".recording": "Notes Recording WrongRecording load only reads values verify",
 }
 ROOM = {name: room for room, names in ROOMS.items() for name in names.split()}
