@@ -37,7 +37,7 @@ def rows(events: Recording) -> Recording:
         laid = {name: event[name] for name in ("chunks", "row")}
         holds = {k: [inside(v, ranks) for v in held] for k, held in laid.items()}
         found.append(event | {"holds": holds})
-    header = {"picture": "flow", "phases": LAY, "pace": 2, "gap": 105}
+    header = {"picture": "flow", "phases": LAY, "pace": 2, "gap": 20}
     return Recording(found, **events.header | header)
 
 
