@@ -91,6 +91,7 @@ def test_the_picture_has_each_number_in_the_file_of_its_rank():
         ((1, 2, ...), "your turn"),
         ((1.0, 2, 8), "whole number"),
         ((3, 2, 8), "rounded up to 3"),
+        ((2, 2, 8), "rounded up to 3"),
         ((0, 2, 8), "3, 3 and 3 go first"),
         ((1, 3, 8), "only the files that have"),
         ((1, 1, 8), "Are 7 and 8 there"),
