@@ -256,10 +256,10 @@ def test_a_word_is_explained_before_it_is_used(path):
     first = re.sub(r"## What you will .*?(?=\n## |$)", "", first, flags=re.DOTALL)
     prose = "\n\n".join([first, *rest])
     prose = re.sub(r"```.*?```|`[^`]*`|!\[.*?\]|\]\(.*?\)", "", prose, flags=re.DOTALL)
+    sentences = [part for part in re.split(r"[.\n]", prose) if part[:1] != "#"]
     number, early = path.stem.partition("_")[0], []
     for word, lesson in glossary().items():
-        uses = re.finditer(rf"[^.\n]*\b{re.escape(word)}[^.\n]*", prose, re.IGNORECASE)
-        uses = [use[0] for use in uses if not use[0].startswith("#")]
+        uses = [s for s in sentences if re.search(rf"(?i)\b{re.escape(word)}", s)]
         if lesson > number:
             early += [use for use in uses if f"lesson {lesson}" not in use]
         elif lesson == number:

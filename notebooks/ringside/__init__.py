@@ -4,6 +4,7 @@ launch/        runs a script, or a function of a cell, on several ranks
 recording.py   reads what ranks recorded, and refuses what is wrong
 draw/          makes a picture of a recording, or a player
 check/         judges a learner's answers, one module for each lesson
+nodes.py       gives a notebook two nodes, and runs torchrun on both
 mailboxes.py   runs ranks that are only simulated, as threads of the kernel
 
 Each of the three folders begins with a map. `python -m ringside` makes lessons again.
@@ -14,7 +15,8 @@ from importlib import import_module
 ROOMS = {
     ".draw.player": "Picture Player film still",
     ".launch": "RankFailed RankTimeout Run script_of torchrun",
-    ".mailboxes": "Simulated simulate simulate_ring",
+    ".mailboxes": "Simulated at_barriers simulate simulate_ring",
+    ".nodes": "Nodes NodeFailed two_nodes",
     ".recording": "Notes Recording WrongRecording load only reads values verify",
 }
 ROOM = {name: room for room, names in ROOMS.items() for name in names.split()}

@@ -19,6 +19,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "habits": "step rank phase has",
     "together": "step rank phase has gets",
     "swaps": "step rank phase chunks",  # and perhaps to, gives
+    "rows": "step rank phase chunks row",
     "tests": "step rank phase tests right accuracy",
     "lives": "step rank phase weight",
     "bits": "step rank phase weight exponent infs",
@@ -56,6 +57,7 @@ FIELDS = {
     "has": "what the rank has before the call",
     "gets": "what it has after the call",
     "gives": "the sums in the chunks that are sent",
+    "row": "what lies in the rank's row of shared memory",
     "tests": "the numbers of the samples that the rank tests",
     "right": "for each of these, 1 if the model is right, or 0",
     "accuracy": "what all ranks then take for the accuracy of the model",
