@@ -21,6 +21,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "swaps": "step rank phase chunks",  # and perhaps to, gives
     "tests": "step rank phase tests right accuracy",
     "lives": "step rank phase weight",
+    "crossings": "step rank phase node",  # and perhaps to, bytes
     "bits": "step rank phase weight exponent infs",
 }
 FIELDS = {
@@ -44,7 +45,8 @@ FIELDS = {
     "to": "the rank, device or lane that it goes to",
     "workload": "which model is trained",
     "ms": "by method, the milliseconds of a step",
-    "bytes": "how many bytes are copied",
+    "node": "the number of the node that the rank is on",
+    "bytes": "how many bytes are copied, or sent",
     "slopes": "the slope of each of the rank's samples",
     "grad": "the mean of the rank's slopes",
     "mean": "the mean of what all ranks have",

@@ -6,6 +6,7 @@ One function for each kind of recording that is not drawn as it is; TELLS has th
 from collections import Counter
 
 from ..recording import Recording, digit, table
+from .crossings import crossings
 from .lives import bits, lives
 from .marks import tested
 from .race import laps
@@ -236,5 +237,5 @@ def inside(value: int, ranks: range) -> list:
     return [f"{value:0{len(ranks)}}", *(r for r in ranks if digit(value, r))]
 
 
-SAME = (copies, shares, spans, sums, habits, together, swaps, lives, bits)
+SAME = (copies, shares, spans, sums, habits, together, swaps, lives, bits, crossings)
 TELLS = {tell.__name__: tell for tell in SAME} | {"race": laps, "tests": tested}
