@@ -106,8 +106,8 @@ def bench() -> None:
             sys.exit("there is no link to measure")
         for limit in LIMITS:
             nodes.do("slow", limit)
-            lines = nodes.torchrun(Path(__file__), ranks=1, timeout=300)
-            kept["links"][limit] = json.loads(lines["node0"][-1])
+            run = nodes.torchrun(Path(__file__), ranks=1, timeout=300)
+            kept["links"][limit] = json.loads(run.lines["node0"][-1])
     for path in map(Path, sys.argv[1:2]):
         path.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 
