@@ -38,8 +38,8 @@ def three_names(
 @says("in order two neighbours cross, in turns all of them")
 def crossing_bytes(function: Callable) -> str | None:
     """Check crossing_bytes(order, nodes, size), for several rings."""
-    cases = [([0, 1, 2, 3], [0, 0, 1, 1]), ([0, 2, 1, 3], [0, 0, 1, 1])]
-    cases += [([0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 2, 2]), ([0, 1], [0, 0])]
+    cases = [([0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 2, 2]), ([0, 1], [0, 0])]
+    cases += [([0, 1, 2, 3], [0, 0, 1, 1]), ([0, 2, 1, 3], [0, 0, 1, 1])]
     cases += [([5, 3, 1, 0, 2, 4], [0, 0, 0, 1, 1, 1]), ([0, 1], [0, 1])]
     for order, nodes in cases:
         ranks, size = len(order), 600 * len(order)
@@ -68,7 +68,7 @@ def crossing_bytes(function: Callable) -> str | None:
 @says("below it, the bytes that are saved would take longer than the hook")
 def wins_below(function: Callable) -> str | None:
     """Check wins_below(size, part, cost_ms): the border in MB/s."""
-    for size, part, cost in ((8_400_000, 0.5, 10), (1e8, 0.25, 20), (4e6, 0.01, 50)):
+    for size, part, cost in ((1e8, 0.25, 20), (8_400_000, 0.5, 10), (4e6, 0.01, 50)):
         case = f"wins_below({size:g}, {part}, {cost})"
         got = attempt(f"{case}:", function, size, part, cost, into=float)
         right = size * (1 - part) / cost / 1000
