@@ -16,7 +16,7 @@ from .launch.client import environment
 from .launch.failure import Refused
 from .launch.run import find
 from .launch.script import file_of, script_of
-from .recording import ROOT
+from .recording import ROOT, Recording, read
 
 NAMES = ("node0", "node1")
 TOOL = [sys.executable, str(ROOT / "scripts" / "nodes.py")]
@@ -31,6 +31,18 @@ class Ended(NamedTuple):
     lines: list[str]
     errors: list[str]
 
+    @property
+    def last(self) -> str:
+        """The last line that it printed or, if it failed, complained with."""
+        return ["", *(self.errors if self.code else self.lines)][-1]
+
+
+class Meeting(NamedTuple):
+    """What two agents did together: lines by node, and the recording."""
+
+    lines: dict[str, list[str]]
+    recording: Recording | None
+
 
 class NodeFailed(RuntimeError):
     """A program on a node that did not end well."""
@@ -40,7 +52,7 @@ class Nodes:
     """Two nodes; where `real` is false, this machine plays both."""
 
     def __init__(self, real: bool):
-        self.real, self.port = real, 29500
+        self.real, self.port = real, 29500 if real else free_port()
         self.host = NAMES[0] if real else "127.0.0.1"
 
     def do(self, *words: str) -> str:
@@ -82,44 +94,61 @@ class Nodes:
                 ended[node] = Ended(child.returncode, *told)
         return ended
 
+    def python(
+        self, text: str, words: dict[str, list[str]], **env: str
+    ) -> dict[str, Ended]:
+        """Run a program on each node with words of its own."""
+        line = [sys.executable, "-c", text]
+        return self.run({node: [*line, *own] for node, own in words.items()}, **env)
+
     def torchrun(
         self,
         script: str | Path | Callable,
         *args: object,
         ranks: int = 2,
         first: str = "",
+        record: bool = False,
         timeout: float = 60,
+        quiet: bool = False,
         **env: str,
-    ) -> dict[str, list[str]]:
-        """Run scripts/<script>.py on so many ranks of each node; return their lines.
+    ) -> Meeting:
+        """Run scripts/<script>.py on so many ranks of each node.
 
         The nodes meet by c10d. With first="node1", they meet by the static way, and
-        node1 has the group rank 0. A function will do, as with ringside.torchrun.
+        node1 has the group rank 0. For a script, a function will do, as with
+        ringside.torchrun, and so will the text of a script.
         """
         with TemporaryDirectory() as folder:
+            path, kept = Path(folder, "script.py"), Path(folder, "recording.jsonl")
+            words = [] if callable(script) else [str(arg) for arg in args]
             if callable(script):
-                path = Path(folder, file_of(script))
+                path = path.with_name(file_of(script))
                 path.write_text(script_of(script, *args), encoding="utf-8")
-                shown, words = path.name, []
+            elif "\n" in str(script):
+                path.write_text(script, encoding="utf-8")
             else:
-                path, words = find(script), [str(arg) for arg in args]
-                shown = str(path.relative_to(ROOT))
+                path = find(script)
+            shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
+            hidden = ["--record", str(kept)] if record else []
+            told = [str(shown), *words, *(["--record", kept.name] if record else [])]
             if not self.real:
                 self.port = free_port()
             lines = {node: self.meet(node, ranks, first) for node in NAMES}
-            for node in NAMES if first else ["both nodes"]:
-                line = ["torchrun", *lines.get(node, lines[NAMES[0]]), shown, *words]
+            for node in () if quiet else NAMES if first else ["both nodes"]:
+                line = ["torchrun", *lines.get(node, lines[NAMES[0]]), *told]
                 print(f"{node} $ {shlex.join(line)}", flush=True)
             agent = [sys.executable, "-m", "torch.distributed.run"]
-            lines = {n: [*agent, *line, str(path), *words] for n, line in lines.items()}
+            words = [str(path), *words, *hidden]
+            lines = {node: [*agent, *line, *words] for node, line in lines.items()}
             ended = self.run(lines, timeout, **env)
-        for node, (_, told, _) in ended.items():
-            print(*(f"{node} | {line}" for line in told), sep="\n", flush=True)
-        bad = {node: end for node, end in ended.items() if end.code}
-        for node, end in bad.items():
-            text = "\n".join(end.errors[-30:])
-            raise NodeFailed(f"{node} ended with exit code {end.code}\n{text}")
-        return {node: end.lines for node, end in ended.items()}
+            recording = read(kept) if kept.exists() else None
+        for node, (code, said, errors) in ended.items():
+            for line in said if not quiet else ():
+                print(f"{node} | {line}", flush=True)
+            if code:
+                text = "\n".join(errors[-30:])
+                raise NodeFailed(f"{node} ended with exit code {code}\n{text}")
+        return Meeting({node: end.lines for node, end in ended.items()}, recording)
 
     def meet(self, node: str, ranks: int, first: str) -> list[str]:
         """Return what torchrun must be told so that the two agents meet."""

@@ -22,6 +22,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "rows": "step rank phase chunks row",
     "tests": "step rank phase tests right accuracy",
     "lives": "step rank phase weight",
+    "crossings": "step rank phase node",  # and perhaps to, bytes
     "bits": "step rank phase weight exponent infs",
     "trees": "step rank phase parent ends",  # and of a rank who told it what
 }
@@ -46,7 +47,8 @@ FIELDS = {
     "to": "the rank, device or lane that it goes to",
     "workload": "which model is trained",
     "ms": "by method, the milliseconds of a step",
-    "bytes": "how many bytes are copied",
+    "node": "the number of the node that the rank is on",
+    "bytes": "how many bytes are copied, or sent",
     "slopes": "the slope of each of the rank's samples",
     "grad": "the mean of the rank's slopes",
     "mean": "the mean of what all ranks have",

@@ -7,6 +7,7 @@ from collections import Counter
 
 from ..recording import Recording, table
 from .chunks import rows, swaps
+from .crossings import crossings
 from .lives import bits, lives
 from .marks import tested
 from .race import laps
@@ -213,4 +214,7 @@ def together(events: Recording) -> Recording:
 
 
 SAME = (copies, shares, spans, sums, habits, together, swaps, rows, lives, bits)
-TELLS = {tell.__name__: tell for tell in SAME} | {"race": laps, "tests": tested}
+TELLS = {tell.__name__: tell for tell in (*SAME, crossings)} | {
+    "race": laps,
+    "tests": tested,
+}
