@@ -1,5 +1,6 @@
 """Holds scripts/nodes.py, and ringside's two_nodes(), to what they promise."""
 
+import functools
 import os
 import shutil
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from ringside import nodes, two_nodes
@@ -32,9 +34,11 @@ def lack() -> str:
 
 @pytest.fixture(scope="module")
 def able():
-    why = lack()
-    if why:
-        pytest.skip(f"{why} (sudo apt-get install -y iproute2, and root)")
+    with nodes.alone():
+        why = lack()
+        if why:
+            pytest.skip(f"{why} (sudo apt-get install -y iproute2, and root)")
+        yield
 
 
 @pytest.fixture
@@ -189,45 +193,29 @@ with two_nodes() as pair:
         assert pair.real
 
 
-def test_without_root_a_line_says_what_to_type(tmp_path):
+def test_one_process_has_the_nodes_and_its_children_with_it(able):
+    text = "from ringside.nodes import alone\nwith alone(): print('has them')"
+    env = os.environ | {"PYTHONPATH": str(ROOT / "notebooks")}
+    line, how = [sys.executable, "-c", text], {"stdout": subprocess.PIPE, "text": True}
+    assert subprocess.check_output(line, env=env, text=True) == "has them\n"
+    del env[nodes.HELD]
+    with subprocess.Popen(line, env=env, **how) as other:
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(2)
+        other.kill()
+
+
+def test_without_root_a_line_says_what_to_type():
     """Whoever runs the tests: root becomes nobody for this one."""
     how = {"user": 65534, "group": 65534} if os.geteuid() == 0 else {}
-    copy = tmp_path / "nodes.py"
-    shutil.copy(TOOL, copy)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
     python = shutil.which("python3", path="/usr/bin:/bin")
     if not python:
         pytest.skip("no python3 that every user can run: apt-get install -y python3")
-    done = subprocess.run(
-        [python, copy, "up"], capture_output=True, text=True, cwd="/", **how
-    )
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-    assert "type sudo " in done.stderr
-    done = subprocess.run(
-        [python, copy, "on", "here", "sh", "-c", "exit 3"], cwd="/", **how
-    )
-    assert done.returncode == 3
-
-
-@pytest.mark.parametrize("system", ["darwin", "linux"])
-def test_where_no_node_can_be_the_reason_is_told(monkeypatch, capsys, system):
-    monkeypatch.syspath_prepend(TOOL.parent)
-    import nodes as component
-
-    monkeypatch.setattr(sys, "platform", system)
-    monkeypatch.setattr(component.shutil, "which", lambda tool: None)
-    assert component.main(["up"]) == 2
-    said = capsys.readouterr().err
-    assert ("iproute2" in said) == (system == "linux") and len(said.splitlines()) == 1
-
-
-def test_the_stand_in_runs_the_same_program_and_names_a_failure(monkeypatch, capsys):
-    refusal = subprocess.CompletedProcess([], 2, "", "Nodes need root.")
-    monkeypatch.setattr(nodes, "tool", lambda *words: refusal)
-    with two_nodes() as pair:
-        assert not pair.real and pair.do("slow", "100") == ""
-        ended = pair.run({n: ["sh", "-c", "echo here"] for n in nodes.NAMES})
-        assert [end.lines for end in ended.values()] == [["here"], ["here"]]
-        assert pair.meet("node1", 2, "")[-2:] == ["--local-addr", "127.0.0.1"]
-    assert "stand in for two nodes" in capsys.readouterr().out
+    with TemporaryDirectory() as folder:  # pytest's own are for root alone
+        Path(folder).chmod(0o755)
+        copy = shutil.copy(TOOL, folder)
+        run = functools.partial(subprocess.run, cwd="/", capture_output=True, **how)
+        done = run([python, copy, "up"], text=True)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+        assert "type sudo " in done.stderr
+        assert run([python, copy, "on", "here", "sh", "-c", "exit 3"]).returncode == 3

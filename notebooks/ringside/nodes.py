@@ -1,5 +1,6 @@
 """Two nodes for a notebook, and torchrun on both. scripts/nodes.py makes them."""
 
+import fcntl
 import os
 import shlex
 import socket
@@ -19,6 +20,7 @@ from .launch.script import file_of, script_of
 from .recording import ROOT, Recording, read
 
 NAMES = ("node0", "node1")
+HELD = "RINGSIDE_NODES"  # this variable is set while they are
 TOOL = [sys.executable, str(ROOT / "scripts" / "nodes.py")]
 ENDING = 10.0  # seconds that a program has to end when it is told to
 ALONE = "two torchrun agents on this machine stand in for two nodes, over loopback."
@@ -165,22 +167,38 @@ class Nodes:
 
 
 @contextmanager
+def alone() -> Iterator[None]:
+    """Wait until no other process of this course has the nodes; then have them."""
+    if HELD in os.environ:  # by this process, or by the one that started it
+        yield
+        return
+    with open(TOOL[1], "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.environ[HELD] = "yes"
+        try:
+            yield
+        finally:
+            del os.environ[HELD]
+
+
+@contextmanager
 def two_nodes() -> Iterator[Nodes]:
     """Give two nodes and remove them after, come what may; or a stand-in for them."""
     made = None
-    try:
-        made = tool("up", str(os.getpid()))
-        if made.returncode == 1:
-            raise Refused(made.stderr.strip())
-        if made.returncode:
-            lack = made.stderr.strip()
-            if os.geteuid():
-                lack = "Nodes need root: type sudo python3 scripts/course.py lab"
-            print(f"{lack} (here, {ALONE})", flush=True)
-        yield Nodes(made.returncode == 0)
-    finally:
-        if made is None or made.returncode == 0:
-            tool("down")
+    with alone():
+        try:
+            made = tool("up", str(os.getpid()))
+            if made.returncode == 1:
+                raise Refused(made.stderr.strip())
+            if made.returncode:
+                lack = made.stderr.strip()
+                if os.geteuid():
+                    lack = "Nodes need root: type sudo python3 scripts/course.py lab"
+                print(f"{lack} (here, {ALONE})", flush=True)
+            yield Nodes(made.returncode == 0)
+        finally:
+            if made is None or made.returncode == 0:
+                tool("down")
 
 
 def free_port() -> int:
