@@ -156,7 +156,7 @@ def main():
             if ends[1] != "exit code 3" or (ends[0] == "SIGTERM") != (-1 in ends):
                 raise ValueError(f"{way}: the ranks end otherwise, with {ends}")
             print(f"{way:9} {ends[1]}  {ends[0]:11}  {ends.get(-1, 'there is none')}")
-        print(f"ok: {len(shown)} of 4 ways end as a launcher, or nobody, sees to it")
+        print(f"ok: {len(shown)} of 4 ways, and only a launcher ends rank 0")
 
 
 if __name__ == "__main__":
