@@ -22,6 +22,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "tests": "step rank phase tests right accuracy",
     "lives": "step rank phase weight",
     "bits": "step rank phase weight exponent infs",
+    "jobs": "step rank phase node task local",
 }
 FIELDS = {
     "step": "which state of the run this is, from 0 on",
@@ -61,6 +62,9 @@ FIELDS = {
     "weight": "the model's weight after the step, in two digits",
     "exponent": "of the scale in this step: it is 2 to this power",
     "infs": "the ranks whose own gradient was infinite",
+    "node": "the number of the node that the rank is on",
+    "task": "the number of the task that is the rank, or that has started it",
+    "local": "the rank's number on its node",
     "score": "how many right answers to tests all models give together",
 }
 

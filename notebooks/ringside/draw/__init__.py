@@ -11,6 +11,7 @@ marks.py        tells who tests which sample as flow.py draws it
 timeline.py     who did what when; race.py makes one of measured steps, and lives.py
                 one of runs that stop and go on, or lose bits
 paths.py        scores by samples seen, for several ways to train
+jobs.py         which task of Slurm is which rank, and who starts it
 chart.py        bars and lines of measurements
 clock.py        when each part of a moving picture is seen
 svg.py          the palette, and shapes as text

@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 
 from ..recording import Recording, whole
-from . import flow, grid, paths, ring, stream, timeline
+from . import flow, grid, jobs, paths, ring, stream, timeline
 from .retell import TELLS
 from .timeline_layout import length
 
@@ -22,6 +22,7 @@ DRAWS = {
     "grid": grid,
     "stream": stream,
     "paths": paths,
+    "jobs": jobs,
 }
 EM, LEAST = 14, 11  # pixels: of the text around a picture, of the smallest text in one
 HERE = Path(__file__).parent
@@ -123,6 +124,8 @@ def scenes(events: list[dict] | dict[str, list[dict]]) -> list[tuple]:
 
 def last(events: Recording) -> int:
     """Return the last step there is to look at."""
+    if drawing(events) is jobs:
+        return jobs.last()
     return max(event.get("step", 0) for event in events)
 
 
