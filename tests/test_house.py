@@ -41,6 +41,7 @@ SHARED = {  # the functions of its script that a notebook shows, at least
     "10b_sharded_checkpoints": "in_pieces",
     "11_precision": "photo take_step",
     "11b_learning_rate": "rate train",
+    "12c_slurm": "from_slurm",
 }
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

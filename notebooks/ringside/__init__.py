@@ -4,7 +4,7 @@ launch/        runs a script, or a function of a cell, on several ranks
 recording.py   reads what ranks recorded, and refuses what is wrong
 draw/          makes a picture of a recording, or a player
 check/         judges a learner's answers, one module for each lesson
-slurm.py       runs commands on a cluster of Slurm that lasts as long as they do
+cluster.py     runs commands on a cluster of Slurm that lasts as long as they do
 mailboxes.py   runs ranks that are only simulated, as threads of the kernel
 
 Each of the three folders begins with a map. `python -m ringside` makes lessons again.
@@ -17,7 +17,7 @@ ROOMS = {
     ".launch": "RankFailed RankTimeout Run script_of torchrun",
     ".mailboxes": "Simulated simulate simulate_ring",
     ".recording": "Notes Recording WrongRecording load only reads values verify",
-    ".slurm": "slurm",
+    ".cluster": "slurm",
 }
 ROOM = {name: room for room, names in ROOMS.items() for name in names.split()}
 __all__ = ["check", *ROOM]  # noqa: PLE0604

@@ -63,7 +63,7 @@ class Command:
         lack = re.search("^slurm.py: (?!ended)(.*)", err, re.MULTILINE)
         if lack:
             return lack[1], Done(code, [])
-        told = [line for line in err.splitlines() if line.startswith("srun: ")]
+        told = re.findall(r"(?m)^srun: .*|^(?:\d+: )?\w+Error: .*", err)
         lines = sorted((said + out).splitlines(), key=task)
         lines += [line for line in told if not DULL.match(line)]
         path = self.path / "recording.jsonl"
