@@ -43,7 +43,7 @@ if TASK and BY == "srun":
     from_slurm(os.environ)  # before anybody asks for the rank
 
 
-def place(rank, world_size):
+def seat(rank, world_size):
     """Return the node, the task and the local rank of this process."""
     if not TASK:  # torchrun alone: as if srun had dealt out tasks to two nodes
         node, local = divmod(rank, ceil(world_size / 2))
@@ -104,7 +104,7 @@ def main():
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     came = torch.ones(1)
     dist.all_reduce(came)  # each process that is there adds one
-    event = {"step": 0, "rank": rank, "phase": BY} | place(rank, world_size)
+    event = {"step": 0, "rank": rank, "phase": BY} | seat(rank, world_size)
     rows = save_recording(args.record, [event], picture="jobs")
     if wrong := flaw(rows, int(came)):
         raise ValueError(wrong)

@@ -64,7 +64,7 @@ class Command:
         if lack:
             return lack[1], Done(code, [])
         told = re.findall(r"(?m)^srun: .*|^(?:\d+: )?\w+Error: .*", err)
-        lines = sorted((said + out).splitlines(), key=task)
+        lines = sorted((said + out).splitlines(), key=teller)
         lines += [line for line in told if not DULL.match(line)]
         path = self.path / "recording.jsonl"
         return "", Done(code, lines, read(path) if path.exists() else None)
@@ -79,7 +79,7 @@ class Command:
         self.folder.cleanup()
 
 
-def task(line: str) -> int:
+def teller(line: str) -> int:
     """Return the task that says a line, as srun --label writes it in front."""
     label = re.match(r" *(\d+): ", line)
     return int(label[1]) if label else -1
