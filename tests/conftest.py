@@ -8,6 +8,6 @@ LONG = "test_launch 06_dp_vs_ddp test_scripts test_browser 03b_collectives".spli
 
 
 def pytest_collection_modifyitems(items):
-    """Begin with the files that take longest: of two lanes, neither ends much later."""
+    """Begin with the files that take longest: no lane then ends much later."""
     place = {name: number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONG)))

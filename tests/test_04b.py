@@ -12,9 +12,11 @@ from xml.etree import ElementTree
 import nbformat
 import pytest
 import rounds
+import torch.distributed as dist
 from ringside import (
     RankFailed,
     WrongRecording,
+    at_barriers,
     check,
     load,
     only,
@@ -211,6 +213,34 @@ def test_when_a_rank_dies_no_file_of_the_shared_memory_is_left(tmp_path):
         run_told("dies", body, 3, tmp_path)
     assert caught.value.run.lines[0] == ["3 /memfd:rows (deleted)"]
     assert not any("rows" in name for name in os.listdir("/dev/shm"))
+
+
+def test_the_picture_of_shared_memory_shows_what_lies_there_at_each_barrier():
+    seen = at_barriers(told()["through_shared_memory"], ranks=3)
+    begin, laid, added, fetched = table(seen)
+    own = [[(c + 1) * 10**rank for c in range(3)] for rank in range(3)]
+    sums = [111, 222, 333]
+    for rank, chunks in enumerate(own):
+        row = [0 if c == rank else value for c, value in enumerate(chunks)]
+        assert (begin[rank]["chunks"], begin[rank]["row"]) == (chunks, [0, 0, 0])
+        assert (laid[rank]["chunks"], laid[rank]["row"]) == (chunks, row)
+        with_sum = [sums[c] if c == rank else v for c, v in enumerate(chunks)]
+        assert added[rank]["chunks"] == added[rank]["row"] == with_sum
+        assert (fetched[rank]["chunks"], fetched[rank]["row"]) == (sums, with_sum)
+    [svg] = still(seen, 2).svgs
+    assert "rank 1: chunks 010 222 030, row 010 222 030" in svg
+
+
+def test_of_ranks_that_wait_and_one_that_fails_the_latter_is_told():
+    def fails(tensor, rows, rank, world_size):
+        dist.barrier()
+        if rank == 2:
+            raise ValueError("too few rows")
+
+    real = dist.barrier
+    with pytest.raises(ValueError, match="too few rows"):
+        at_barriers(fails, ranks=3)
+    assert dist.barrier is real
 
 
 def test_without_a_slow_link_the_clocks_say_what_the_formula_says():

@@ -13,7 +13,7 @@ from lesson import code_with, functions_of
 from ringside import Player, RankFailed, check, load, still, torchrun
 from ringside.draw.player import spelt
 from torch.nn.functional import cross_entropy
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 SCRIPT = "09_evaluation"
 ROOT = Path(__file__).resolve().parents[1]
@@ -248,3 +248,10 @@ def test_in_order(function, says, capsys):
 def test_few_or_all(answers, says, capsys):
     check.few_or_all(*answers)
     assert says in capsys.readouterr().out
+
+
+def test_a_loop_throws_the_dice_of_its_rank_unless_its_loader_has_dice():
+    for own, same in ((None, False), (torch.Generator(), True)):
+        before = torch.get_rng_state()
+        list(DataLoader([1, 2], generator=own))
+        assert torch.equal(before, torch.get_rng_state()) is same

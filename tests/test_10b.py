@@ -6,7 +6,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import rounds
 import torch
+from lesson import code_with
 from ringside import RankFailed, check, load, still, torchrun
 from ringside.draw.player import animate
 
@@ -46,6 +48,21 @@ def test_a_load_that_fills_nothing_fails(old, new, says, tmp_path):
         torchrun(tmp_path / SCRIPT.name, ranks=2, quiet=True)
 
 
+def test_what_a_training_prints_is_what_one_process_without_checkpoints_has():
+    """get_state_dict takes a step, and Adam counts it: the lesson must forget it."""
+    take_step = rounds.told(STEM)["take_step"]
+    torch.manual_seed(0)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    after = {}
+    for step in range(12):
+        take_step(step, model, optimizer, 0, 1)
+        after[step + 1] = f"{step + 1} steps: {model.weight.item():.5f}"
+    printed = code_with(STEM, "torchrun(train").outputs[0]["text"]
+    told = [line.partition(", ")[2] for line in printed.splitlines()]
+    assert told == [after[6], after[12], after[12]]
+
+
 def test_the_picture_has_each_number_in_the_file_of_its_rank():
     events = load(STEM)
     disk = [e for e in events if e["rank"] == -1]
@@ -74,6 +91,7 @@ def test_the_picture_has_each_number_in_the_file_of_its_rank():
         ((1, 2, ...), "your turn"),
         ((1.0, 2, 8), "whole number"),
         ((3, 2, 8), "rounded up to 3"),
+        ((2, 2, 8), "rounded up to 3"),
         ((0, 2, 8), "3, 3 and 3 go first"),
         ((1, 3, 8), "only the files that have"),
         ((1, 1, 8), "Are 7 and 8 there"),

@@ -165,7 +165,8 @@ def test_the_all_reduce_is_what_tells_the_other_ranks(sync):
     assert lines == {0: skipped if sync else taken, 1: skipped}
 
 
-def test_the_hook_for_bf16_refuses_gloo(alone):
+@pytest.mark.skipif(dist.is_nccl_available(), reason="needs a torch without NCCL")
+def test_the_hook_for_bf16_refuses_a_torch_without_nccl(alone):
     ddp = DistributedDataParallel(nn.Linear(1, 1))
     with pytest.raises(TypeError, match="NCCL.*XCCL"):
         ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)

@@ -78,7 +78,7 @@ def test_ranks_that_train_otherwise_are_found(old, new, tmp_path):
 
 
 def test_twenty_other_seeds_say_the_same(script):
-    """What the notebook says of five seeds, and the sentence about forty."""
+    """What the notebook says of its five."""
     script["seeds"](5, 25)
     calm = {rule: ends(script, 1, rule, 0.03, 8) for rule in RULES}
     assert calm["as before"].max() < 80 and calm["linear"].min() > 87

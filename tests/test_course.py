@@ -631,7 +631,7 @@ def test_where_no_browser_opens_lab_says_what_to_do(
 def test_test_passes_its_words_on_and_counts_what_ran(course, tmp_path):
     """A real pytest, in a process of its own, with one green and one red notebook."""
     (course.ROOT / "requirements.txt").write_text("nbval>=0.1\n")
-    (course.ROOT / "notebooks").mkdir()
+    shutil.copytree(ROOT / "notebooks/ringside", course.ROOT / "notebooks/ringside")
     (course.ROOT / "conftest.py").write_text(
         "import pytest\n"
         "class Book(pytest.File):\n"
@@ -695,20 +695,23 @@ def test_the_minutes_of_a_lesson_are_those_of_all_its_tests(course, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "cores", "expected"),
+    ("words", "cores", "free", "expected"),
     [
-        (["-k", "08"], 8, 2),
-        ([], 1, 0),
-        (["-n0"], 8, 0),
-        (["-n", "4"], 8, 0),
-        (["--pdb"], 8, 0),
-        (["-x", "-s"], 8, 0),
+        ([], 2, 8000, 3),
+        ([], 8, 8000, 3),
+        (["-k", "08"], 8, 4000, 2),
+        ([], 1, 8000, 0),
+        (["-n0"], 8, 8000, 0),
+        (["-n", "4"], 8, 8000, 0),
+        (["--pdb"], 8, 8000, 0),
+        (["-x", "-s"], 8, 8000, 0),
     ],
 )
-def test_two_lanes_where_there_are_two_cores(
-    course, monkeypatch, words, cores, expected
+def test_lanes_where_there_are_cores_and_memory_for_them(
+    course, monkeypatch, words, cores, free, expected
 ):
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(course, "free_megabytes", lambda: free)
     assert course.lanes(words)[1:2] == [f"{expected}"] * bool(expected)
 
 

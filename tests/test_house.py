@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 SCRIPTS = sorted((ROOT / "scripts").glob("[0-9]*.py"))
 STEMS = sorted({path.stem for path in [*NOTEBOOKS, *SCRIPTS]})
+TOOLS = [ROOT / "scripts" / name for name in ("course.py", "nodes.py")]
 HELPERS = sorted((ROOT / "notebooks" / "ringside").rglob("*.py"))
 SHARED = {  # the functions of its script that a notebook shows, at least
     "00_start_here": "where",
@@ -41,6 +42,8 @@ SHARED = {  # the functions of its script that a notebook shows, at least
     "10b_sharded_checkpoints": "in_pieces",
     "11_precision": "photo take_step",
     "11b_learning_rate": "rate train",
+    "12_launchers": "commands",
+    "12b_two_nodes": "around",
     "12c_slurm": "from_slurm",
 }
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -209,6 +212,7 @@ def test_a_notebook_keeps_to_its_budget(path):
     middle |= {"07c_dice": 9, "04b_how_fast_can_it_get": 7, "08_batch_norm": 6}
     middle |= {"10_checkpoint_and_resume": 8, "10b_sharded_checkpoints": 8}
     middle |= {"09_evaluation": 7, "11_precision": 6, "11b_learning_rate": 6}
+    middle |= {"12b_two_nodes": 7}
     assert statistics.median(lines) <= middle.get(path.stem, 5)
     assert max(source.count("\n") for source in code) < 20
     assert path.stat().st_size <= 250 * 1024
@@ -256,10 +260,10 @@ def test_a_word_is_explained_before_it_is_used(path):
     first = re.sub(r"## What you will .*?(?=\n## |$)", "", first, flags=re.DOTALL)
     prose = "\n\n".join([first, *rest])
     prose = re.sub(r"```.*?```|`[^`]*`|!\[.*?\]|\]\(.*?\)", "", prose, flags=re.DOTALL)
+    sentences = [part for part in re.split(r"[.\n]", prose) if part[:1] != "#"]
     number, early = path.stem.partition("_")[0], []
     for word, lesson in glossary().items():
-        uses = re.finditer(rf"[^.\n]*\b{re.escape(word)}[^.\n]*", prose, re.IGNORECASE)
-        uses = [use[0] for use in uses if not use[0].startswith("#")]
+        uses = [s for s in sentences if re.search(rf"(?i)\b{re.escape(word)}", s)]
         if lesson > number:
             early += [use for use in uses if f"lesson {lesson}" not in use]
         elif lesson == number:
@@ -375,7 +379,7 @@ def test_no_door_is_left_open():
     """No pickle, shell or network door stands in what we ship."""
     doors = ("shell=True", "weights_only=False", "os.system", "0.0.0.0", "allow_origin")
     shown = "torch.load(trap, weights_only=False)"  # in lesson 10, and what it does
-    for path in [*SCRIPTS, *HELPERS, *NOTEBOOKS, ROOT / "scripts" / "course.py"]:
+    for path in [*SCRIPTS, *HELPERS, *NOTEBOOKS, *TOOLS]:
         source = path.read_text(encoding="utf-8").replace(shown, "", 1)
         assert [door for door in doors if door in source] == [], path.name
 

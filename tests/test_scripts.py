@@ -1,7 +1,7 @@
 """Launches every script for real: rank counts, sizes, bad arguments, clean exits."""
 
 import ast
-import os
+import json
 import runpy
 import shlex
 import shutil
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from fresh import threads
 from ringside import RankFailed, torchrun
 from ringside.recording import read
 
@@ -20,20 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("[0-9]*.py"))
 RING = "04_ring_all_reduce"
 SHORT = {"06_dp_vs_ddp": ["--rounds", 1, "--samples", 5]}  # a benchmark, cut short
-LOOK = """  # as sitecustomize.py: at the end of each rank, keep its threads' names
-import atexit, os
-from pathlib import Path
-
-def threads():
-    tasks = Path("/proc/self/task").glob("*/comm")
-    return str(sorted(path.read_text().strip() for path in tasks))
-
-def look():
-    Path(__file__).with_name("rank" + os.environ["RANK"]).write_text(threads())
-
-if "RANK" in os.environ:
-    atexit.register(look)
-"""
+PRINTED = {}  # by script and ranks: what warm ranks print
 EVERYWHERE = {  # wrong arguments, and what is said of them
     "--colour red": "unrecognized arguments: --colour red",
     "--record no/such/x.jsonl": "--record must be a file in a folder, not no/such/x",
@@ -129,6 +117,7 @@ def test_every_script_ends_with_ok(script, ranks, tmp_path):
     how = {"ranks": ranks, "quiet": True, "timeout": 180}
     run = torchrun(script, *words[: None if header["ranks"] == ranks else -2], **how)
     assert run.lines[0][-1].startswith("ok")
+    PRINTED[script, ranks] = run.lines[0]
     assert run.exit_codes == dict.fromkeys(range(ranks), 0)
     if header["ranks"] != ranks:
         return
@@ -153,47 +142,68 @@ def timeless(recording):
 def test_the_threads_of_a_group_can_be_told_by_their_names(tmp_path, monkeypatch):
     """If not, the next test would find nothing, whatever a script leaves behind."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    exec(LOOK, found := {"__file__": "", "__name__": ""})
     dist.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
-        assert "gloo" in found["threads"]()
+        assert "gloo" in threads()
     finally:
         dist.destroy_process_group()
     for _ in range(500):  # one that was waited for is listed a moment longer
-        if "gloo" not in found["threads"]():
+        if "gloo" not in threads():
             return
         time.sleep(0.01)
-    pytest.fail(found["threads"]())
+    pytest.fail(threads())
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    """A function that lets two ranks which know nothing but torch run some words."""
+    line = [sys.executable, ROOT / "tests" / "fresh.py"]
+    how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "cwd": ROOT}
+    with subprocess.Popen(line, text=True, **how) as server:
+
+        def run(folder, *words):
+            server.stdin.write(json.dumps([*map(str, [folder, *words])]) + "\n")
+            server.stdin.flush()
+            return json.loads(server.stdout.readline())
+
+        yield run
+        server.stdin.close()
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_the_command_that_is_shown_works(script, tmp_path):
-    """The line that a person would type does what the cell does, and ends as cleanly.
+def test_fresh_ranks_print_the_same_and_end_as_cleanly(script, fresh, tmp_path):
+    """As those that a plain torchrun starts; the ranks of a cell have imported more.
 
     The threads of gloo are gone when a script has destroyed its group. If they are not,
     some part of torch or of the script keeps the group alive, and an interpreter then
     crashes at its end, now and then: 1 launch in 4, or in 100. soak.py launches each
-    script twenty times. A rank that is forked has imported more than a fresh
-    interpreter, so this looks at fresh ones.
+    script twenty times.
     """
-    (tmp_path / "sitecustomize.py").write_text(LOOK)
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    line += ["--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
-    line += [f"scripts/{script}.py"]
-    if script in SHORT:
-        line += [*map(str, SHORT[script]), "--record", tmp_path / "again.jsonl"]
-    how = {"env": os.environ | {"PYTHONPATH": str(tmp_path)}, "cwd": ROOT}
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120, **how)
-    assert done.returncode == 0, done.stderr[-2000:]
-    for rank in range(2):
-        assert "gloo" not in (tmp_path / f"rank{rank}").read_text()
-    said = done.stdout.splitlines()
+    words = [f"scripts/{script}.py", *SHORT.get(script, [])]
+    words += ["--record", tmp_path / "again.jsonl"] if script in SHORT else []
+    assert fresh(tmp_path, *words) == [0, 0], (tmp_path / "stderr0").read_text()[-2000:]
+    if sys.platform == "linux":
+        for rank in range(2):
+            assert "gloo" not in (tmp_path / f"rank{rank}").read_text()
+    said = (tmp_path / "stdout0").read_text().splitlines()
     if script in SHORT:
         assert said[-1].startswith("ok")
         kept = read(ROOT / "figures" / f"{script}.jsonl")
         assert timeless(read(tmp_path / "again.jsonl")) == timeless(kept)
-    else:
-        assert said == torchrun(script, ranks=2, quiet=True).lines[0]
+        return
+    if (script, 2) not in PRINTED:
+        PRINTED[script, 2] = torchrun(script, ranks=2, quiet=True).lines[0]
+    assert said == PRINTED[script, 2]
+
+
+def test_the_command_that_is_shown_works():
+    """The line that a person would type: of one script, for all are started alike."""
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    line += ["--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
+    how = {"capture_output": True, "text": True, "timeout": 120, "cwd": ROOT}
+    done = subprocess.run([*line, f"scripts/{RING}.py"], **how)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines() == torchrun(RING, ranks=2, quiet=True).lines[0]
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

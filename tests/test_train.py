@@ -1,6 +1,7 @@
 """Tests scripts/train.py: trained, killed, resumed and evaluated, as in the README."""
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +41,18 @@ def equal(one, other):
 def whole(tmp_path_factory):
     """What a run of two ranks says and leaves that nobody disturbed."""
     return train(tmp_path_factory.mktemp("whole"), epochs=8)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """The file of a run of two ranks that is stopped before its last save."""
+    folder = tmp_path_factory.mktemp("stopped")
+    text = SCRIPT.read_text().replace("or step == steps", "")
+    (script := folder / "train.py").write_text(text)
+    torchrun(script, "--folder", folder, ranks=2, quiet=True, env=CPU)
+    file = folder / "training.pt"
+    assert torch.load(file, weights_only=True)["samples"] == 240 * 128
+    return file
 
 
 def test_it_learns_and_tests_exactly(whole):
@@ -89,15 +102,11 @@ def test_other_numbers_of_ranks_go_on_too(ranks, tmp_path):
         ),
     ],
 )
-def test_what_is_forgotten_makes_it_another_run(old, new, whole, tmp_path):
-    """The run is stopped before its last save, and goes on from step 240."""
-    text = SCRIPT.read_text().replace("or step == steps", "")
-    (script := tmp_path / "train.py").write_text(text)
-    torchrun(script, "--folder", tmp_path, ranks=2, quiet=True, env=CPU)
-    assert torch.load(tmp_path / "training.pt")["samples"] == 240 * 128
+def test_what_is_forgotten_makes_it_another_run(old, new, whole, stopped, tmp_path):
+    shutil.copy(stopped, tmp_path / "training.pt")
     text = SCRIPT.read_text()
     assert text.count(old) == 1
-    script.write_text(text.replace(old, new))
+    (script := tmp_path / "train.py").write_text(text.replace(old, new))
     assert not equal(train(tmp_path, epochs=8, script=script)[1], whole[1])
 
 

@@ -4,6 +4,7 @@ launch/        runs a script, or a function of a cell, on several ranks
 recording.py   reads what ranks recorded, and refuses what is wrong
 draw/          makes a picture of a recording, or a player
 check/         judges a learner's answers, one module for each lesson
+nodes.py       gives a notebook two nodes, and runs torchrun on both
 cluster.py     runs commands on a cluster of Slurm that lasts as long as they do
 mailboxes.py   runs ranks that are only simulated, as threads of the kernel
 
@@ -15,7 +16,8 @@ from importlib import import_module
 ROOMS = {
     ".draw.player": "Picture Player film still",
     ".launch": "RankFailed RankTimeout Run script_of torchrun",
-    ".mailboxes": "Simulated simulate simulate_ring",
+    ".mailboxes": "Simulated at_barriers simulate simulate_ring",
+    ".nodes": "Nodes NodeFailed two_nodes",
     ".recording": "Notes Recording WrongRecording load only reads values verify",
     ".cluster": "slurm",
 }

@@ -1,4 +1,7 @@
-"""Runs a program as simulated ranks: threads that share nothing but mailboxes."""
+"""Runs a program as simulated ranks: threads that share nothing but mailboxes.
+
+Or nothing but rows of memory, and barriers.
+"""
 
 import ctypes
 import queue
@@ -8,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 
-from .recording import Notes
+from .recording import Notes, Recording
 
 PATIENCE = 2  # seconds to wait for a message that nobody may ever send
 LONGEST = 10  # seconds that a program may take
@@ -109,6 +113,38 @@ def simulate_ring(phases: list[Callable], grads: list[torch.Tensor]) -> Simulate
     done = simulate(program, grads)
     done.notes = notes
     return done
+
+
+def at_barriers(program: Callable, ranks: int) -> Recording:
+    """Run program(tensor, rows, rank, world_size); keep what all hold at each barrier.
+
+    Chunk c of rank r begins as (c + 1) * 10 ** r, and the rows begin empty.
+    """
+    own = [torch.arange(1, ranks + 1) * 10**rank for rank in range(ranks)]
+    rows, seen = torch.zeros(ranks, ranks, dtype=torch.int64), []
+    phases = iter(["begin", "lay out", "add", "fetch"])
+
+    def note() -> None:
+        phase, step = next(phases), len(seen) // ranks
+        for rank in range(ranks):
+            event = {"step": step, "rank": rank, "phase": phase}
+            now = {"chunks": own[rank].tolist(), "row": rows[rank].tolist()}
+            seen.append(event | now)
+
+    def one(rank: int) -> None:
+        dist.barrier()
+        program(own[rank], rows, rank, ranks)
+        dist.barrier()
+
+    real, wait = dist.barrier, threading.Barrier(ranks, action=note).wait
+    dist.barrier = lambda: wait(PATIENCE)
+    try:
+        if errors := at_once(one, ranks).values():
+            waited = threading.BrokenBarrierError  # for the one that really failed
+            raise min(errors, key=lambda error: isinstance(error, waited))
+    finally:
+        dist.barrier = real
+    return Recording(seen, picture="rows", ranks=ranks)
 
 
 def at_once(work: Callable, count: int) -> dict[int, Exception]:

@@ -19,9 +19,12 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "habits": "step rank phase has",
     "together": "step rank phase has gets",
     "swaps": "step rank phase chunks",  # and perhaps to, gives
+    "rows": "step rank phase chunks row",
     "tests": "step rank phase tests right accuracy",
     "lives": "step rank phase weight",
+    "crossings": "step rank phase node",  # and perhaps to, bytes
     "bits": "step rank phase weight exponent infs",
+    "trees": "step rank phase parent ends",  # and of a rank who told it what
     "jobs": "step rank phase node task local",
 }
 FIELDS = {
@@ -45,7 +48,8 @@ FIELDS = {
     "to": "the rank, device or lane that it goes to",
     "workload": "which model is trained",
     "ms": "by method, the milliseconds of a step",
-    "bytes": "how many bytes are copied",
+    "node": "the number of the node that the rank is on",
+    "bytes": "how many bytes are copied, or sent",
     "slopes": "the slope of each of the rank's samples",
     "grad": "the mean of the rank's slopes",
     "mean": "the mean of what all ranks have",
@@ -56,13 +60,19 @@ FIELDS = {
     "has": "what the rank has before the call",
     "gets": "what it has after the call",
     "gives": "the sums in the chunks that are sent",
+    "row": "what lies in the rank's row of shared memory",
     "tests": "the numbers of the samples that the rank tests",
     "right": "for each of these, 1 if the model is right, or 0",
     "accuracy": "what all ranks then take for the accuracy of the model",
     "weight": "the model's weight after the step, in two digits",
     "exponent": "of the scale in this step: it is 2 to this power",
     "infs": "the ranks whose own gradient was infinite",
-    "node": "the number of the node that the rank is on",
+    "parent": "who started the process: you, or a launcher",
+    "ends": "how it ended: with an exit code, or by a signal",
+    "words": "the arguments that the process was given",
+    "knows": "the names of the variables that the rank has when it begins to work",
+    "inherited": "those of them that it had when it was started",
+    "typed": "those of them that you typed before the command",
     "task": "the number of the task that is the rank, or that has started it",
     "local": "the rank's number on its node",
     "score": "how many right answers to tests all models give together",

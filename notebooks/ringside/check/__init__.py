@@ -13,7 +13,9 @@ from .fastest import crossing, doubling, sixteen_ranks
 from .gradients import bucket_plan, fixed_hook, launch_order
 from .habits import accumulation, rank_three
 from .jobs import batch_file, from_mpirun, three_files, would_start
+from .launchers import can_start, migrate, one_of_four
 from .messages import five_talk, in_turns, piece_from_each
+from .nodes import crossing_bytes, three_names, wins_below
 from .norms import join, running_means, what_it_sends
 from .precision import neighbours, next_scale, step_order
 from .race import flaws, kept, step_time

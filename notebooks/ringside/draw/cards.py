@@ -32,8 +32,12 @@ def cells(
 
 
 def scenery(layout: Layout) -> str:
-    """Return what never changes: cards and their names."""
+    """Return what never changes: cards and their names, and boxes around some."""
     parts = []
+    for name, ranks in layout.boxes.items():
+        x, y, w, h = layout.around(ranks)
+        frame = f'<path fill="none" stroke="{GREY}" stroke-width="2" d="{{}}"/>'
+        parts.append(frame.format(box(x, y, w, h)) + text(x + 10, y + 20, name, 15))
     for rank in layout.ranks:
         (x, y), (w, h) = layout.places[rank], layout.room(rank)
         hue = HUES[rank % len(HUES)] if rank >= 0 else GREY

@@ -24,6 +24,7 @@ class Layout:
         self.pace = header.get("pace")
         self.gap = header.get("gap", GAP)
         self.alone = header.get("alone", "the whole batch")  # the name of rank -1
+        self.boxes = header.get("boxes", {})  # around some ranks, by their names
         self.fresh = header.get("fresh", ())  # what is emptied when a step begins
         steps = 1 + max(event["step"] for event in events)
         self.rows = [
@@ -91,6 +92,39 @@ class Layout:
         return f"rank {rank}" if rank >= 0 else self.alone
 
     def arrange(self) -> dict[int, tuple[float, float]]:
+        """Return the middle of each card, where all of the picture has room."""
+        places = self.columns() if self.boxes else self.oval()
+        rooms = {rank: self.room(rank) for rank in self.ranks}
+        more = 16 * bool(self.boxes)
+        left = min(x - rooms[r][0] / 2 for r, (x, y) in places.items()) - 18 - more
+        top = min(y - rooms[r][1] / 2 for r, (x, y) in places.items()) - 44
+        right = max(x + rooms[r][0] / 2 for r, (x, y) in places.items()) + 18 + more
+        bottom = max(y + rooms[r][1] / 2 for r, (x, y) in places.items()) + 44 + more
+        longest = max(map(len, self.phases.values()), default=0)
+        self.width = max(right - left, 7 * longest + 32, 480)
+        self.height = bottom - top
+        aside = (self.width - (right - left)) / 2
+        return {r: (x - left + aside, y - top) for r, (x, y) in places.items()}
+
+    def columns(self) -> dict[int, tuple[float, float]]:
+        """Return the middle of each card: a column for each box, rank -1 between."""
+        places = {}
+        for column, ranks in enumerate(self.boxes.values()):
+            for line, rank in enumerate(ranks):
+                wide, high = self.room(rank)
+                places[rank] = column * (wide + 220), line * (high + 84)
+        if -1 in self.ranks:
+            both = self.room(-1)[1] + high
+            places[-1] = (len(self.boxes) - 1) * (wide + 220) / 2, 8 - both / 2
+        return places
+
+    def around(self, ranks: list[int]) -> tuple[float, float, float, float]:
+        """Return the box around some ranks, with room for its name."""
+        w, h = self.room(ranks[0])
+        (x0, y0), (x1, y1) = (self.places[rank] for rank in (ranks[0], ranks[-1]))
+        return x0 - w / 2 - 14, y0 - h / 2 - 30, x1 - x0 + w + 28, y1 - y0 + h + 44
+
+    def oval(self) -> dict[int, tuple[float, float]]:
         """Return the middle of each card: on the smallest oval where none overlap."""
         places, stretch = {}, 1.0
         while True:
@@ -109,16 +143,7 @@ class Layout:
             ):
                 break
             stretch *= 1.03
-        rooms = {rank: self.room(rank) for rank in self.ranks}
-        left = min(x - rooms[r][0] / 2 for r, (x, y) in places.items()) - 18
-        top = min(y - rooms[r][1] / 2 for r, (x, y) in places.items()) - 44
-        right = max(x + rooms[r][0] / 2 for r, (x, y) in places.items()) + 18
-        bottom = max(y + rooms[r][1] / 2 for r, (x, y) in places.items()) + 44
-        longest = max(map(len, self.phases.values()), default=0)
-        self.width = max(right - left, 7 * longest + 32, 480)
-        self.height = bottom - top
-        aside = (self.width - (right - left)) / 2
-        return {r: (x - left + aside, y - top) for r, (x, y) in places.items()}
+        return places
 
     def apart(self, places: dict, a: int, b: int) -> bool:
         """Say whether two cards have a gap between them."""

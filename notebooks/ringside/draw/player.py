@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 
 from ..recording import Recording, whole
-from . import flow, grid, jobs, paths, ring, stream, timeline
+from . import flow, grid, jobs, paths, ring, stream, timeline, trees
 from .retell import TELLS
 from .timeline_layout import length
 
@@ -22,6 +22,7 @@ DRAWS = {
     "grid": grid,
     "stream": stream,
     "paths": paths,
+    "trees": trees,
     "jobs": jobs,
 }
 EM, LEAST = 14, 11  # pixels: of the text around a picture, of the smallest text in one
@@ -124,6 +125,8 @@ def scenes(events: list[dict] | dict[str, list[dict]]) -> list[tuple]:
 
 def last(events: Recording) -> int:
     """Return the last step there is to look at."""
+    if drawing(events) is trees:
+        return len(trees.PHASES) - 1
     if drawing(events) is jobs:
         return jobs.last()
     return max(event.get("step", 0) for event in events)

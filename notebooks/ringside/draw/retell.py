@@ -5,7 +5,9 @@ One function for each kind of recording that is not drawn as it is; TELLS has th
 
 from collections import Counter
 
-from ..recording import Recording, digit, table
+from ..recording import Recording, table
+from .chunks import rows, swaps
+from .crossings import crossings
 from .lives import bits, lives
 from .marks import tested
 from .race import laps
@@ -66,13 +68,6 @@ TOGETHER = {
     "all_to_all": "Everyone gets its piece from each.",
     "reduce_scatter": "Everyone gets the sum of the pieces that are for it.",
     "barrier": "Nobody gets anything, but nobody goes on before all have come.",
-}
-SWAPS = {
-    "whole": "Every rank has numbers of its own, here in one piece.",
-    "chunks": "The same numbers, cut into as many chunks as there are ranks.",
-    "swap_all": "Partners swap all that they have, and each adds what comes.",
-    "halve": "Each gives one half away, and adds what comes to the other half.",
-    "double": "Partners swap the chunks that are complete.",
 }
 PIECES = ("scatter", "all_to_all", "reduce_scatter", "barrier")
 CALLS = {"wrapped": "broadcast", "forward": "broadcast", "backward": "all_reduce"}
@@ -218,23 +213,8 @@ def together(events: Recording) -> Recording:
     return Recording(found, **events.header | header | {"fresh": ["gets"]})
 
 
-def swaps(events: Recording) -> Recording:
-    """Return sums that partners swap: of each chunk, or where none is cut, of one."""
-    ranks, found = range(events.header["ranks"]), []
-    for event in events:
-        shown = 1 if event["phase"] in ("whole", "swap_all") else len(ranks)
-        holds = {"sums": [inside(v, ranks) for v in event["chunks"][:shown]]}
-        gives = [inside(v, ranks) for v in event.get("gives", ())[:shown]]
-        sends = [[event["to"], "sums", gives]] if gives else []
-        found.append(event | {"holds": holds, "sends": sends})
-    header = {"picture": "flow", "phases": SWAPS, "pace": 2, "gap": 105}
-    return Recording(found, **events.header | header)
-
-
-def inside(value: int, ranks: range) -> list:
-    """Return a sum as its digits, and the ranks whose digit is in it."""
-    return [f"{value:0{len(ranks)}}", *(r for r in ranks if digit(value, r))]
-
-
-SAME = (copies, shares, spans, sums, habits, together, swaps, lives, bits)
-TELLS = {tell.__name__: tell for tell in SAME} | {"race": laps, "tests": tested}
+SAME = (copies, shares, spans, sums, habits, together, swaps, rows, lives, bits)
+TELLS = {tell.__name__: tell for tell in (*SAME, crossings)} | {
+    "race": laps,
+    "tests": tested,
+}

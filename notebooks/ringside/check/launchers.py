@@ -1,0 +1,82 @@
+"""Checks the answers of lesson 12."""
+
+from collections.abc import Callable
+
+from .verdict import attempt, says
+
+TYPES = "each answer is a whole number, such as ended_by_torchrun=2"
+WHERE = ("in_a_file", "in_a_cell", "a_lambda", "in_a_function")
+LAUNCH, NEW = "python -m torch.distributed.launch", "torchrun"
+CASES = {  # the words behind the launcher: the old ones, and the new ones
+    "--nproc_per_node=2 job.py": "--nproc_per_node=2 job.py",
+    "--use_env --nproc_per_node=4 job.py": "--nproc_per_node=4 job.py",
+    "--nproc_per_node=8 --use-env job.py": "--nproc_per_node=8 job.py",
+    "--nproc_per_node=2 job.py --lr 0.1": "--nproc_per_node=2 job.py --lr 0.1",
+    "--nproc_per_node=2 job.py --use_env": "--nproc_per_node=2 job.py --use_env",
+}
+
+
+@says("launchers end the three others, and nobody does by hand", types=TYPES)
+def one_of_four(
+    ended_by_torchrun: int, ended_by_hand: int, code_of_torchrun: int, code_by_hand: int
+) -> str | None:
+    """Check what follows when rank 2 of 4 ends with exit code 7."""
+    if ended_by_torchrun == 1:
+        return "the agent does not end one rank, but all that still run"
+    if ended_by_torchrun == 4:
+        return "rank 2 has ended by itself: how many are left?"
+    if ended_by_torchrun != 3:
+        return f"torchrun does not end {ended_by_torchrun}: who still runs?"
+    if ended_by_hand == 3:
+        return "who would end them? By hand, nobody watches"
+    if ended_by_hand != 0:
+        return f"by hand not {ended_by_hand}: who would end them?"
+    if code_of_torchrun == 7:
+        return "7 is in what torchrun says, but its own exit code is another one"
+    if code_of_torchrun == 0:
+        return "0 would say that all went well"
+    if code_of_torchrun != 1:
+        return f"not {code_of_torchrun}: torchrun is a Python program that raises"
+    if code_by_hand != 7:
+        return f"not {code_by_hand}: by hand, the process that you started is rank 2"
+    return None
+
+
+@says("only a function that a file holds under its name can be found there")
+def can_start(
+    in_a_file: bool, in_a_cell: bool, a_lambda: bool, in_a_function: bool
+) -> str | None:
+    """Check which functions a spawned process can find."""
+    answers = dict(zip(WHERE, (in_a_file, in_a_cell, a_lambda, in_a_function)))
+    if any(type(answer) is not bool for answer in answers.values()):
+        return "each answer is True or False"
+    why = {
+        "in_a_file": "the new process imports the file, and finds the name in it",
+        "in_a_cell": "the new process has no notebook, so the name leads nowhere",
+        "a_lambda": "a lambda has no name that could be looked up",
+        "in_a_function": "it exists only while the outer function runs",
+    }
+    for name, answer in answers.items():
+        if answer != (name == "in_a_file"):
+            return f"not so for {name}: {why[name]}"
+    return None
+
+
+@says(f"{len(CASES)} old commands are new ones now")
+def migrate(function: Callable) -> str | None:
+    """Check to_torchrun(command), which rewrites a command of the old launcher."""
+    for behind, right in CASES.items():
+        old, new = f"{LAUNCH} {behind}", f"{NEW} {right}"
+        said = attempt(f"{old!r}:", function, old, into=str)
+        if said.split() == new.split():
+            continue
+        if "torch.distributed.launch" in said:
+            return f"{old!r}: it still has the old launcher"
+        if said.partition("job.py")[2].split() != right.partition("job.py")[2].split():
+            return f"{old!r}: what stands behind job.py is for the script, so keep it"
+        if "use" in said.partition("job.py")[0]:
+            return f"{old!r}: torchrun has no option --use_env"
+        if not said.startswith(NEW):
+            return f"{old!r}: the new command begins with torchrun"
+        return f"{old!r}: it is {new!r}, not {said!r}"
+    return None
