@@ -8,7 +8,8 @@
 
 `run` brings a cluster up, runs the command, and takes the cluster down, however the
 command ends; if `up` has brought one up, `run` uses that one and leaves it alone.
-`run --limit 60 CMD...` ends a command after 60 seconds, with exit code 124. Try
+It waits for jobs that the command hands in by sbatch. `run --limit 60 CMD...` ends a
+command after 60 seconds, with exit code 124. Try
 
     python3 scripts/slurm.py run srun -N 2 --ntasks-per-node 2 printenv SLURM_PROCID
 
@@ -104,14 +105,16 @@ def run(words, limit):
 
 
 def ends(words, limit, folder):
-    """Wait for a command as long as its time and whoever asked for it last."""
-    how = {"stdin": subprocess.DEVNULL, "start_new_session": True}
+    """Wait for a command and its jobs, as long as its time and its parent last."""
+    how = {"env": environment(folder), "start_new_session": True}
     parent, stop_at = os.getppid(), time.monotonic() + limit
-    process = subprocess.Popen(words, env=environment(folder), **how)
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, **how)
     try:
-        while process.poll() is None and os.getppid() == parent:
+        while process.poll() is None or folder != UP and busy(folder):
             if time.monotonic() > stop_at:
                 give_up(f"ended after {limit:g} seconds", 124)
+            if os.getppid() != parent:
+                return 1
             time.sleep(0.02)
         return process.returncode
     finally:
@@ -119,6 +122,12 @@ def ends(words, limit, folder):
             with suppress(ProcessLookupError, subprocess.TimeoutExpired):
                 os.killpg(process.pid, number)
                 process.wait(3)
+
+
+def busy(folder):
+    """Say whether a job runs or waits, as one does that sbatch has handed in."""
+    how = {"env": environment(folder), "capture_output": True}
+    return subprocess.run(["squeue", "--noheader"], **how).stdout
 
 
 def bring_up(folder, say=lambda line: None):

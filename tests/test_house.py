@@ -44,6 +44,7 @@ SHARED = {  # the functions of its script that a notebook shows, at least
     "11b_learning_rate": "rate train",
     "12_launchers": "commands",
     "12b_two_nodes": "around",
+    "12c_slurm": "from_slurm",
 }
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

@@ -5,6 +5,7 @@ recording.py   reads what ranks recorded, and refuses what is wrong
 draw/          makes a picture of a recording, or a player
 check/         judges a learner's answers, one module for each lesson
 nodes.py       gives a notebook two nodes, and runs torchrun on both
+cluster.py     runs commands on a cluster of Slurm that lasts as long as they do
 mailboxes.py   runs ranks that are only simulated, as threads of the kernel
 
 Each of the three folders begins with a map. `python -m ringside` makes lessons again.
@@ -18,6 +19,7 @@ ROOMS = {
     ".mailboxes": "Simulated at_barriers simulate simulate_ring",
     ".nodes": "Nodes NodeFailed two_nodes",
     ".recording": "Notes Recording WrongRecording load only reads values verify",
+    ".cluster": "slurm",
 }
 ROOM = {name: room for room, names in ROOMS.items() for name in names.split()}
 __all__ = ["check", *ROOM]  # noqa: PLE0604

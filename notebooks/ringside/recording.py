@@ -25,6 +25,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "crossings": "step rank phase node",  # and perhaps to, bytes
     "bits": "step rank phase weight exponent infs",
     "trees": "step rank phase parent ends",  # and of a rank who told it what
+    "jobs": "step rank phase node task local",
 }
 FIELDS = {
     "step": "which state of the run this is, from 0 on",
@@ -72,6 +73,8 @@ FIELDS = {
     "knows": "the names of the variables that the rank has when it begins to work",
     "inherited": "those of them that it had when it was started",
     "typed": "those of them that you typed before the command",
+    "task": "the number of the task that is the rank, or that has started it",
+    "local": "the rank's number on its node",
     "score": "how many right answers to tests all models give together",
 }
 

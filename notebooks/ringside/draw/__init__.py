@@ -13,6 +13,7 @@ timeline.py     who did what when; race.py makes one of measured steps, and live
                 one of runs that stop and go on, or lose bits
 paths.py        scores by samples seen, for several ways to train
 trees.py        who starts which process, who tells it what, and how it ends
+jobs.py         which task of Slurm is which rank, and who starts it
 chart.py        bars and lines of measurements
 clock.py        when each part of a moving picture is seen
 svg.py          the palette, and shapes as text

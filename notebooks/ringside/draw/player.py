@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 
 from ..recording import Recording, whole
-from . import flow, grid, paths, ring, stream, timeline, trees
+from . import flow, grid, jobs, paths, ring, stream, timeline, trees
 from .retell import TELLS
 from .timeline_layout import length
 
@@ -23,6 +23,7 @@ DRAWS = {
     "stream": stream,
     "paths": paths,
     "trees": trees,
+    "jobs": jobs,
 }
 EM, LEAST = 14, 11  # pixels: of the text around a picture, of the smallest text in one
 HERE = Path(__file__).parent
@@ -126,6 +127,8 @@ def last(events: Recording) -> int:
     """Return the last step there is to look at."""
     if drawing(events) is trees:
         return len(trees.PHASES) - 1
+    if drawing(events) is jobs:
+        return jobs.last()
     return max(event.get("step", 0) for event in events)
 
 
