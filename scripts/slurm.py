@@ -49,6 +49,7 @@ StateSaveLocation={folder}
 SlurmdSpoolDir={folder}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
+SchedulerParameters=bf_interval=1
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
@@ -127,7 +128,9 @@ def ends(words, limit, folder):
 def busy(folder):
     """Say whether a job runs or waits, as one does that sbatch has handed in."""
     how = {"env": environment(folder), "capture_output": True}
-    return subprocess.run(["squeue", "--noheader"], **how).stdout
+    return subprocess.run(
+        ["squeue", "--noheader", "--states=PENDING,RUNNING"], **how
+    ).stdout
 
 
 def bring_up(folder, say=lambda line: None):
@@ -138,6 +141,8 @@ def bring_up(folder, say=lambda line: None):
         give_up(f"Slurm is not installed here; type: {INSTALL}", 2)
     for old in (folder, *forgotten()):
         take_down(old)
+    if folder.exists():
+        give_up(f"{folder} is in the way, and not yours.")
     try:
         folder.mkdir(mode=0o700)
         home, port = write(folder)
@@ -239,7 +244,8 @@ def take_down(folder):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
-    shutil.rmtree(folder, ignore_errors=True)
+    if mine(folder):
+        shutil.rmtree(folder, ignore_errors=True)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 

@@ -48,12 +48,14 @@ class Command:
             words = [words[0], f"--output={self.path / 'out'}", *words[1:]]
         if record:
             words = [*words, "--record", str(self.path / "recording.jsonl")]
-        how = {"stderr": (self.path / "err").open("w"), "stdin": subprocess.DEVNULL}
-        how["stdout"] = (self.path / "said").open("w")
-        where = self.path if files else ROOT
-        line = [*TOOL, str(limit), *words]
-        how |= {"cwd": where, "env": env, "start_new_session": True}
-        self.process = subprocess.Popen(line, **how)
+        how = {"cwd": self.path if files else ROOT, "env": env}
+        how |= {"stdin": subprocess.DEVNULL, "start_new_session": True}
+        with (
+            (self.path / "said").open("w") as out,
+            (self.path / "err").open("w") as err,
+        ):
+            line = [*TOOL, str(limit), *words]
+            self.process = subprocess.Popen(line, stdout=out, stderr=err, **how)
 
     def done(self) -> tuple[str, Done]:
         """Wait for the end; return why there is no Slurm, or else nothing, and it."""

@@ -1,0 +1,288 @@
+"""Holds scripts/slurm.py, and ringside's slurm(), to what they promise."""
+
+import os
+import pwd
+import runpy
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from ringside import cluster, slurm
+
+ROOT = Path(__file__).resolve().parents[1]
+TOOL = ROOT / "scripts" / "slurm.py"
+INSTALL = "sudo apt-get install -y --no-install-recommends slurm-wlm"
+HOME = Path(tempfile.mkdtemp(prefix="rs-", dir="/tmp"))  # of these tests' clusters
+UP = HOME / f"ringside-slurm-{os.getuid()}"
+LONG = ["srun", "--nodes=2", "--ntasks-per-node=2", "sleep", "77.7"]
+
+
+def tool(*words: str, **how) -> subprocess.CompletedProcess:
+    line = [sys.executable, str(TOOL), *words]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, **how)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home():
+    """Keep these clusters apart from those of a lane beside this one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(HOME))
+        yield
+    HOME.rmdir()  # it is empty
+
+
+@pytest.fixture(scope="module")
+def able(home):
+    """Slurm is here, and a cluster can be made."""
+    made = tool("run", "true")
+    if made.returncode:
+        pytest.skip(f"{made.stderr.strip()} ({INSTALL})")
+
+
+@pytest.fixture
+def traces(able):
+    """Whatever a test does, nothing of it is left."""
+    tool("down")
+    before = left()
+    yield
+    assert soon(lambda: left() == before), (before, left())
+
+
+def left() -> list[str]:
+    """What a cluster leaves on a machine that ends it badly."""
+    found = [str(path) for path in HOME.iterdir() if "slurm" in path.name]
+    for place in ("/etc/slurm", "/run", "/var/log/slurm", "/var/spool"):
+        found += [str(path) for path in Path(place).glob("*slurm*")]
+    return [*sorted(found), *(p.name() for p in processes())]
+
+
+def processes() -> list[psutil.Process]:
+    """The daemons of these tests' clusters, and all that runs on them."""
+    found = psutil.process_iter(["environ"])
+    mark = f"{HOME}/"
+    return [p for p in found if mark in (p.info["environ"] or {}).get("SLURM_CONF", "")]
+
+
+def soon(true, seconds: float = 20) -> bool:
+    """Whether something becomes true in time."""
+    last = time.monotonic() + seconds
+    while not true() and time.monotonic() < last:
+        time.sleep(0.05)
+    return true()
+
+
+def works() -> bool:
+    """Whether the tasks of LONG run."""
+    return sum("77.7" in p.cmdline() and p.name() == "sleep" for p in processes()) == 4
+
+
+def begin(*words: str) -> subprocess.Popen:
+    """Start slurm.py, and wait until its four tasks run."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    child = subprocess.Popen([sys.executable, str(TOOL), *words], **quiet)
+    assert soon(works)
+    return child
+
+
+def test_a_cluster_that_stays(traces):
+    """It comes up, says how to use it, is used, is reached from here alone, goes."""
+    made = tool("up")
+    assert made.returncode == 0 and made.stdout.count("running") == 3
+    line = made.stdout.splitlines()[-1]
+    assert line == f"export SLURM_CONF={UP}/slurm.conf"
+    assert UP.stat().st_mode & 0o077 == (UP / "key").stat().st_mode & 0o077 == 0
+    own = os.environ | {"SLURM_CONF": line.partition("=")[2]}
+    say = ["srun", "-N2", "-n2", "--ntasks-per-node=1", "printenv", "SLURMD_NODENAME"]
+    done = subprocess.run(say, env=own, capture_output=True, text=True)
+    assert sorted(done.stdout.split()) == ["127.0.0.2", "127.0.0.3"]
+    doors = [c.laddr.ip for p in processes() for c in p.net_connections("tcp")]
+    assert len(doors) >= 3
+    if socket.gethostbyname(socket.gethostname()) == "127.0.0.1":
+        assert all(door.startswith("127.") for door in doors)
+    assert tool("up").stdout.count("running") == 0  # it is up already
+    assert tool("status").stdout.count("idle") == 2
+    assert tool("run", *say).stdout.split().count("127.0.0.2") == 1
+    assert tool("status").returncode == 0, "run leaves it alone"
+    for _ in range(2):
+        assert tool("down").returncode == 0
+    assert tool("status").returncode == 1
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_run_passes_on_the_exit_code(traces, code):
+    done = tool(
+        "run", "srun", "-N2", "--ntasks-per-node=1", "bash", "-c", f"exit {code}"
+    )
+    assert done.returncode == code
+
+
+def test_run_waits_for_what_sbatch_hands_in(traces, tmp_path):
+    job, out = tmp_path / "job.sh", tmp_path / "out"
+    job.write_text("#!/bin/bash\nsleep 0.5\nsrun echo done\n")
+    assert tool("run", "sbatch", f"--output={out}", str(job)).returncode == 0
+    assert out.read_text() == "done\n"
+
+
+def test_a_limit_ends_it(traces):
+    done = tool("run", "--limit", "1", *LONG)
+    assert done.returncode == 124 and "ended after 1 seconds" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_at_once(traces, number):
+    child = begin("run", *LONG)
+    child.send_signal(number)
+    assert child.wait(20) == 128 + number
+    assert not processes()
+
+
+def test_it_ends_with_its_parent(traces):
+    line = [sys.executable, str(TOOL), "run", *LONG]
+    parent = f"import subprocess; subprocess.run({line})"
+    with subprocess.Popen([sys.executable, "-c", parent]) as child:
+        assert soon(works)
+        child.kill()
+    assert soon(lambda: not processes())
+
+
+def test_what_a_killed_one_leaves_is_cleared_by_the_next(traces):
+    child = begin("run", *LONG)
+    child.kill()
+    child.wait()
+    assert processes()
+    assert tool("run", "true").returncode == 0
+    assert not works()
+
+
+def test_half_an_up_is_taken_down(traces):
+    """Interrupted at any moment, it leaves nothing; after SIGKILL, down does it."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    for number, wait in ((2, 0), (2, 0.1), (2, 0.3), (9, 0), (9, 0.2)):
+        with subprocess.Popen([sys.executable, str(TOOL), "up"], **quiet) as child:
+            assert soon(lambda: UP.exists() or child.poll() is not None)
+            time.sleep(wait)
+            child.send_signal(number)
+        assert child.returncode in (0, 130, -9)
+        if child.returncode != 130:
+            assert tool("down").returncode == 0
+        assert not UP.exists() and not processes()
+
+
+def test_a_daemon_that_fails_is_told_with_its_last_words(traces, tmp_path):
+    fake = tmp_path / "slurmd"
+    fake.write_text("#!/bin/sh\necho no cgroup here >&2\nexit 1\n")
+    fake.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = tool("up", env=os.environ | {"PATH": path})
+    assert done.returncode == 1
+    assert done.stderr.startswith("slurm.py: slurmd does not run; its last words:")
+    assert done.stderr.endswith("no cgroup here\n")
+
+
+def test_the_folder_of_somebody_else_is_left_alone(traces):
+    if os.geteuid():
+        pytest.skip("needs root, to give a folder away")
+    UP.mkdir()
+    os.chown(UP, pwd.getpwnam("nobody").pw_uid, -1)
+    try:
+        assert tool("down").returncode == 0 and UP.exists()
+        done = tool("up")
+        assert done.returncode == 1 and "is in the way" in done.stderr
+    finally:
+        UP.rmdir()
+
+
+def test_it_needs_no_root(traces, tmp_path):
+    python = shutil.which("python3", path="/usr/bin")
+    if os.geteuid() or not python or not shutil.which("runuser"):
+        pytest.skip("needs root, to be somebody else, and /usr/bin/python3")
+    version = subprocess.run([python, "-c", "match 1:\n case 1: pass"])
+    if version.returncode:
+        pytest.skip("/usr/bin/python3 is too old: 3.10 is needed")
+    copy = Path("/tmp", f"ringside-test-{os.getpid()}.py")
+    shutil.copy(TOOL, copy)
+    try:
+        line = ["runuser", "-u", "nobody", "--", python, str(copy), "run", "srun"]
+        line += ["-N2", "--ntasks-per-node=1", "id", "-un"]
+        own = os.environ | {"TMPDIR": "/tmp"}
+        how = {"capture_output": True, "text": True, "cwd": "/"}
+        done = subprocess.run(line, env=own, **how)
+    finally:
+        copy.unlink()
+    assert done.stdout.split() == ["nobody"] * 2, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("system", "says"),
+    [
+        ("linux", f"Slurm is not installed here; type: {INSTALL}"),
+        ("darwin", "Linux only"),
+    ],
+)
+def test_without_slurm_a_line_says_what_to_type(system, says, monkeypatch, capsys):
+    main = runpy.run_path(str(TOOL))["main"]
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(shutil, "which", lambda *_: None)
+    kept = {number: signal.getsignal(number) for number in (1, 2, 15)}
+    with pytest.raises(SystemExit) as end:
+        main(["up"])
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+    assert end.value.code == 2 and says in capsys.readouterr().err
+    assert not UP.exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["run"], ["run", "--limit", "3"], ["upp"], ["up", "x"]]
+)
+def test_a_wrong_word_is_answered_with_the_commands(words):
+    done = tool(*words)
+    assert done.returncode == 2 and "slurm.py run CMD..." in done.stdout
+
+
+def test_an_interrupt_in_a_notebook_ends_all(traces, capsys):
+    """The interrupt key sends the kernel this signal."""
+
+    def press():
+        assert soon(works)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    with pytest.raises(KeyboardInterrupt):
+        slurm(LONG)
+    assert not processes()
+
+
+def test_commands_run_side_by_side_and_their_lines_by_task(traces, capsys):
+    say = ["srun", "-N2", "--ntasks-per-node=2", "--label", "bash", "-c"]
+    slow = "sleep 0.$((4 - $SLURM_PROCID)); cat word; exit $SLURM_PROCID"
+    both = slurm([*say, slow], [*say, "hostname"], files={"word": "here\n"})
+    assert both[0].lines[:4] == [f"{n}: here" for n in range(4)]
+    assert both[0].code == 3 and both[1].code == 0
+    assert capsys.readouterr().out.count("\nexit code") == 2
+
+
+def test_what_was_recorded_stands_in(monkeypatch, capsys, tmp_path):
+    """Also for a command that nobody has recorded, of which it says so."""
+    kept = tmp_path / "kept.json"
+    monkeypatch.setattr(cluster, "KEPT", kept)
+    cluster.keep({"srun hostname": cluster.Done(3, ["node17"])})
+    fake = tmp_path / "slurm.py"
+    fake.write_text("import sys\nsys.exit('slurm.py: Slurm is not here.')\n")
+    line = [sys.executable, str(fake), "run", "--limit"]
+    monkeypatch.setattr(cluster, "TOOL", line)
+    [done] = slurm(["srun", "hostname"])
+    assert done == (3, ["node17"], None)
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"Slurm is not here. {cluster.STANDS_IN}"
+    assert said[1:] == ["$ srun hostname", "node17", "exit code 3"]
+    [other] = slurm(["srun", "date"])
+    assert "never recorded" in other.lines[0]
