@@ -41,6 +41,7 @@ SHARED = {  # the functions of its script that a notebook shows, at least
     "10b_sharded_checkpoints": "in_pieces",
     "11_precision": "photo take_step",
     "11b_learning_rate": "rate train",
+    "13_when_it_breaks": "at_fault begun make plan",
 }
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

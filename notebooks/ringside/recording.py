@@ -23,6 +23,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "tests": "step rank phase tests right accuracy",
     "lives": "step rank phase weight",
     "bits": "step rank phase weight exponent infs",
+    "waits": "step rank phase what kind",
 }
 FIELDS = {
     "step": "which state of the run this is, from 0 on",

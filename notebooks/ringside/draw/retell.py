@@ -7,7 +7,7 @@ from collections import Counter
 
 from ..recording import Recording, table
 from .chunks import rows, swaps
-from .lives import bits, lives
+from .lives import bits, lives, waits
 from .marks import tested
 from .race import laps
 
@@ -212,5 +212,5 @@ def together(events: Recording) -> Recording:
     return Recording(found, **events.header | header | {"fresh": ["gets"]})
 
 
-SAME = (copies, shares, spans, sums, habits, together, swaps, rows, lives, bits)
+SAME = (copies, shares, spans, sums, habits, together, swaps, rows, lives, bits, waits)
 TELLS = {tell.__name__: tell for tell in SAME} | {"race": laps, "tests": tested}
