@@ -209,7 +209,7 @@ def test_a_notebook_keeps_to_its_budget(path):
     middle |= {"07c_dice": 9, "04b_how_fast_can_it_get": 7, "08_batch_norm": 6}
     middle |= {"10_checkpoint_and_resume": 8, "10b_sharded_checkpoints": 8}
     middle |= {"09_evaluation": 7, "11_precision": 6, "11b_learning_rate": 6}
-    middle |= {"13_when_it_breaks": 6}
+    middle |= {"13_when_it_breaks": 7}
     assert statistics.median(lines) <= middle.get(path.stem, 5)
     assert max(source.count("\n") for source in code) < 20
     assert path.stat().st_size <= 250 * 1024
