@@ -103,6 +103,12 @@ WRONG = {
         "--lr 11": "--size and --lr are above 0, 10 at most",
         "--lr fast": "argument --lr: invalid float value: 'fast'",
     },
+    "13_when_it_breaks": {
+        "--timeout 0": "--timeout must be 0.1 to 30, not 0",
+        "--timeout 31": "--timeout must be 0.1 to 30, not 31",
+        "--timeout nan": "--timeout must be 0.1 to 30, not nan",
+        "--timeout long": "argument --timeout: invalid float value: 'long'",
+    },
 }
 WHERE = ("machine", "torch", "date")  # of a recording of measured times
 

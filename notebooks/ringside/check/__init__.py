@@ -12,6 +12,7 @@ from .evaluation import few_or_all, four_ways, in_order
 from .fastest import crossing, doubling, sixteen_ranks
 from .gradients import bucket_plan, fixed_hook, launch_order
 from .habits import accumulation, rank_three
+from .hangs import at_the_root, guilty, limits
 from .jobs import batch_file, from_mpirun, three_files, would_start
 from .launchers import can_start, migrate, one_of_four
 from .messages import five_talk, in_turns, piece_from_each

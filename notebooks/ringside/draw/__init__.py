@@ -10,7 +10,7 @@ stream.py       which worker of which rank reads what of a stream
 chunks.py       tells chunks that partners swap, or share, as flow.py draws them
 marks.py        tells who tests which sample as flow.py draws it
 timeline.py     who did what when; race.py makes one of measured steps, and lives.py
-                one of runs that stop and go on, or lose bits
+                one of runs that stop and go on, lose bits, or wait
 paths.py        scores by samples seen, for several ways to train
 trees.py        who starts which process, who tells it what, and how it ends
 jobs.py         which task of Slurm is which rank, and who starts it

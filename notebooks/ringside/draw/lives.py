@@ -1,6 +1,15 @@
-"""Tells a training as a timeline: runs that stop and go on, or that lose bits."""
+"""Tells ranks and runs as a timeline: they stop and go on, lose bits, or wait."""
 
 from ..recording import Recording
+
+CALLS = 6  # the room of one fault, in calls
+FAULTS = {
+    "no fault": "A call ends when all ranks have made it.",
+    "a step too few": "The last rank skips step 3, so its step 4 is added to their "
+    "step 3. Then they wait in vain.",
+    "a call too many": "The third call of rank 0 is a barrier, that of the others is "
+    "step 3: all wait.",
+}
 
 
 def lives(events: Recording) -> Recording:
@@ -51,3 +60,22 @@ def bits(events: Recording) -> Recording:
     header = {"picture": "timeline", "unit": "steps", "lanes": lanes}
     header["title"] = "The weight after each step, in thousandths. inf: on which ranks"
     return Recording(found, **events.header | header)
+
+
+def waits(events: Recording) -> Recording:
+    """Return which call each rank made, and in which one it waits to this day."""
+    ranks, found = sorted({event["rank"] for event in events}), []
+    for number, fault in enumerate(FAULTS):
+        for event in events:
+            if event["phase"] == fault:
+                begin = number * CALLS + event["step"]
+                end, what = begin + 1, event["what"].removeprefix("step ")
+                if event["kind"] == "wait":
+                    end, what = (number + 1) * CALLS, event["what"]
+                bar = {"lane": event["rank"], "begin": begin, "end": end}
+                told = {"kind": event["kind"], "what": what}
+                found.append({"step": number} | bar | told)
+    lanes = [f"rank {rank}" for rank in ranks]
+    header = {"picture": "timeline", "lanes": lanes, "phases": FAULTS}
+    header["title"] = "Which call each rank is in: a dashed one never ends"
+    return Recording(found, **events.header | header | {"span": 3 * CALLS})

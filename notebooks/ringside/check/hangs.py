@@ -1,0 +1,82 @@
+"""Checks the answers of lesson 13."""
+
+from collections.abc import Callable
+
+from .verdict import Mistake, attempt, says
+
+PEER, READ = "Connection closed by peer", "Read error: Connection reset by peer"
+LATE, OWN = "Timed out waiting 60000ms for recv", "CUDA out of memory"
+CASES = [  # errors by rank, the earliest first; number of ranks; the rank at fault
+    ([(2, OWN), (0, PEER), (1, PEER)], 3, 2),
+    ([(0, PEER), (2, READ), (1, OWN)], 3, 1),
+    ([(0, PEER), (1, OWN), (2, "KeyError: 'loss'")], 4, 1),
+    ([(3, LATE), (0, PEER), (1, READ)], 4, 2),
+    ([(0, LATE), (1, LATE), (2, PEER)], 4, 3),
+    ([(1, PEER)], 2, 0),
+    ([(0, OWN)], 1, 0),
+]
+TYPES = "each answer is a whole number, such as 1"
+
+
+@says("the killed one, the silent one, and the one with another call", types=TYPES)
+def guilty(job_a: int, job_b: int, job_c: int) -> str | None:
+    """Check which ranks are at fault in three jobs."""
+    for name, rank in (("a", job_a), ("b", job_b), ("c", job_c)):
+        if not 0 <= rank <= 3:
+            return f"job {name} has ranks 0 to 3, and no rank {rank}"
+    if job_a != 2:
+        return f"rank {job_a} lost a peer in job a: it is a witness. Who was killed?"
+    if job_b == 1:
+        return "rank 1 waited for somebody in job b: who has not raised at all?"
+    if job_b != 0:
+        return f"rank {job_b} lost a peer in job b, for rank 1 had raised. Why had it?"
+    if job_c != 3:
+        return "all have begun 17 calls in job c: whose last call is another one?"
+    return None
+
+
+@says("30, 10, 2 and 0: the group's own limit counts, if nobody dies", types=TYPES)
+def limits(gloo: int, nccl: int, own_group: int, rank_dies: int) -> str | None:
+    """Check after how many minutes four waits end."""
+    if gloo == 10 and nccl == 30:
+        return "the other way round: NCCL's limit is the shorter one"
+    if gloo != 30:
+        return f"gloo does not wait {gloo} minutes: the cell above printed its default"
+    if nccl != 10:
+        return f"NCCL does not wait {nccl} minutes: it stands in the table of limits"
+    if own_group == 5:
+        return "the call is made in a group that has a limit of its own"
+    if own_group != 2:
+        return f"not {own_group} minutes: which group makes the call?"
+    if rank_dies == 30:
+        return "no time-out is needed: rank 1 is gone, and torchrun sees that"
+    if rank_dies != 0:
+        return f"not {rank_dies} minutes: what does torchrun do when a rank fails?"
+    return None
+
+
+@says(f"it finds the rank at fault in {len(CASES)} jobs")
+def at_the_root(function: Callable) -> str | None:
+    """Check at_the_root(errors, world_size)."""
+    for errors, world_size, fault in CASES:
+        told = ", ".join(f"rank {rank}: {text}" for rank, text in errors)
+        where = f"of {world_size} ranks, {told}:"
+        said = attempt(where, function, list(errors), world_size, into=whole)
+        if said == fault:
+            continue
+        texts = dict(errors)
+        if said in texts and "Timed out" in texts[said]:
+            return f"{where} rank {said} timed out, so it waited for another one"
+        if said in texts and "by peer" in texts[said]:
+            return f"{where} rank {said} lost a peer: it is a witness"
+        if said in texts:
+            return f"{where} rank {said} raised later than rank {fault}"
+        return f"{where} it is rank {fault}, not {said}"
+    return None
+
+
+def whole(answer) -> int:
+    """Return an answer as a rank."""
+    if type(answer) is not int:
+        raise Mistake(f"return a rank, such as 2, not {answer!r}")
+    return answer

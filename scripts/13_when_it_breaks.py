@@ -1,0 +1,141 @@
+"""Let ranks hang, and ask each rank's flight recorder: who is at fault?
+
+    torchrun --standalone --nproc-per-node 4 scripts/13_when_it_breaks.py
+
+Try --timeout 5, the seconds that a call may wait. With --record PATH, rank 0 keeps
+which call each rank made or waited in, as JSON lines. The last line begins with "ok".
+The lesson: notebooks/13_when_it_breaks.ipynb
+"""
+
+import gc
+import json
+import os
+import shlex
+import sys
+import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from datetime import timedelta
+from pathlib import Path
+from statistics import multimode
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d
+from torch.distributed.elastic.multiprocessing import errors
+
+FAULTS = ("no fault", "a step too few", "a call too many")
+
+
+def plan(fault, rank, world_size):
+    """Return the calls of a loop of four steps; a fault changes those of one rank."""
+    calls = [f"step {step}" for step in (1, 2, 3, 4)]
+    if fault == "a step too few" and rank == world_size - 1:
+        calls.remove("step 3")  # its batch was empty, so it went on to the next
+    if fault == "a call too many" and rank == 0:
+        calls.insert(2, "barrier")  # it stands inside of `if rank == 0:`
+    return calls
+
+
+def make(calls, group):
+    """Make the calls; return how many ended, and the error of the next one."""
+    for ended, call in enumerate(calls):
+        try:
+            if call == "barrier":
+                dist.barrier(group)
+            else:
+                dist.all_reduce(torch.ones(1), group=group)
+        except RuntimeError as error:
+            return ended, str(error)
+    return len(calls), None
+
+
+def begun(group):
+    """Return the calls that this rank has begun in a group: its flight recorder."""
+    box = json.loads(_distributed_c10d._dump_fr_trace_json())
+    own = [e for e in box["entries"] if e["process_group"][0] == group.group_name]
+    return [entry["profiling_name"].removeprefix("gloo:") for entry in own]
+
+
+def at_fault(boxes):
+    """Return which ranks the boxes of all ranks point at, and why."""
+    most = max(map(len, boxes))
+    behind = [rank for rank, box in enumerate(boxes) if len(box) < most]
+    usual = multimode(box[-1] for box in boxes)
+    other = [rank for rank, box in enumerate(boxes) if [box[-1]] != usual]
+    if behind:
+        return behind, f"begun fewer than {most} calls"
+    return other, f"call {most} is another one"
+
+
+def save_recording(path, events, **header):
+    """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, events)
+    rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
+    if path and dist.get_rank() == 0:
+        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
+        part = Path(f"{path}.part")
+        part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
+        part.replace(path)
+    return rows
+
+
+class Parser(ArgumentParser):
+    def error(self, message):
+        """Say in one line what is wrong, and once: rank 0 speaks, and leaves first."""
+        if os.environ.get("RANK", "0") != "0":
+            time.sleep(1)
+            self.exit(2)
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def start(parser):
+    """Return the arguments, this rank and the number of ranks."""
+    parser.add_argument("--record", type=Path, metavar="PATH", help="a file to write")
+    args = parser.parse_args()
+    if "RANK" not in os.environ:
+        path = shlex.quote(sys.argv[0])
+        parser.error(f"try torchrun --standalone --nproc-per-node 4 {path}")
+    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
+        parser.error(f"--record must be a file in a folder, not {args.record}")
+    return args, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+@errors.record  # torchrun hears of an exception in here
+def main():
+    parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--timeout", type=float, default=1, metavar="SECONDS")
+    args, rank, world_size = start(parser)
+    if not 0.1 <= args.timeout <= 30:
+        parser.error(f"--timeout must be 0.1 to 30, not {args.timeout:g}")
+
+    dist.init_process_group("gloo", timeout=timedelta(minutes=1))
+    events, boxes = [], [None] * world_size
+    wrong = {"a step too few": world_size - 1, "a call too many": 0}
+    for fault in FAULTS:
+        group = dist.new_group(timeout=timedelta(seconds=args.timeout))
+        dist.barrier()  # all begin together
+        calls = plan(fault, rank, world_size)
+        ended, error = make(calls, group)
+        dist.all_gather_object(boxes, begun(group))  # over the whole world's group
+        for number, call in enumerate(calls[: ended + 1]):
+            kind = "work" if number < ended else "wait"
+            event = {"step": number, "rank": rank, "phase": fault}
+            events.append(event | {"what": call, "kind": kind})
+        ranks, why = at_fault(boxes)
+        if world_size > 1 and (fault in wrong) != (wrong.get(fault) in ranks):
+            raise ValueError(f"{fault}: the boxes point at {ranks}")
+        if rank == 0:
+            told = f"{why}: {ranks}" if error or ranks else "all ended"
+            counts = " ".join(str(len(box)) for box in boxes)
+            print(f"{fault:15}  calls begun {counts}  {told}")
+    save_recording(args.record, events, picture="waits")
+    if rank == 0:
+        print(f"ok: on {world_size} ranks the recorders point at the rank at fault")
+
+
+if __name__ == "__main__":
+    main()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,183 @@
+"""Tests lesson 13: what ranks say when it breaks, and who is at fault."""
+
+import json
+import os
+import re
+import runpy
+from pathlib import Path
+
+import nbformat
+import pytest
+from lesson import functions_of
+from ringside import RankFailed, check, load, still, torchrun
+from ringside.draw.player import spelt
+
+STEM = "13_when_it_breaks"
+ROOT = Path(__file__).resolve().parents[1]
+CPU = {"CUDA_VISIBLE_DEVICES": ""}
+ROW = r"(?m)^\| ([^|]+) \| `([^`]+)` \| ([^|]+)\. \| (.+)\. \| \[(\w+)\]\((.+)\) \|$"
+
+
+def said(path: Path) -> str:
+    """Return all text that the cells of a notebook have printed."""
+    found = ""
+    for cell in nbformat.read(path, 4).cells:
+        for output in cell.get("outputs", []):
+            found += "".join(output.get("text", ""))
+    return found
+
+
+def catalogue() -> list[tuple[str, ...]]:
+    """Return the rows of the catalogue: symptom, message, cause, cure, lesson, file."""
+    [cell] = nbformat.read(ROOT / "notebooks" / "catalogue.ipynb", 4).cells
+    rows = re.findall(ROW, cell.source)
+    assert len(rows) == cell.source.count("\n| ") - 1 > 10, "a row has another form"
+    return rows
+
+
+@pytest.mark.parametrize("row", catalogue(), ids=lambda row: row[1][:40])
+def test_a_message_of_the_catalogue_was_said_by_its_lesson(row):
+    """Word for word: the text stands in what a cell of that lesson has printed."""
+    _, message, *_, number, name = row
+    assert name.startswith(f"{number}_")
+    assert message in said(ROOT / "notebooks" / name)
+
+
+def test_the_catalogue_is_sorted_and_one_click_away():
+    messages = [row[1].lower() for row in catalogue()]
+    assert messages == sorted(messages) and len({*messages}) == len(messages)
+    page = nbformat.read(ROOT / "notebooks" / f"{STEM}.ipynb", 4)
+    assert "](catalogue.ipynb)" in page.cells[0].source
+
+
+@pytest.fixture(scope="module")
+def script():
+    return runpy.run_path(str(ROOT / "scripts" / f"{STEM}.py"))
+
+
+@pytest.mark.parametrize(
+    ("boxes", "ranks"),
+    [
+        (["abc", "abc", "abc"], []),
+        (["abc", "ab", "abc"], [1]),
+        (["ab", "ab", "abc"], [0, 1]),
+        (["abd", "abc", "abc"], [0]),
+        (["abd", "abc"], [0, 1]),
+        (["a"], []),
+    ],
+)
+def test_the_boxes_point_at_who_is_behind_or_makes_another_call(boxes, ranks, script):
+    assert script["at_fault"]([list(box) for box in boxes])[0] == ranks
+
+
+def test_the_picture_shows_who_waits_for_whom():
+    """Of the calls that never end, none is the last rank's, if it has skipped one."""
+    events = spelt(load(STEM))
+    waits = [(e["step"], e["lane"]) for e in events if e["kind"] == "wait"]
+    assert waits == [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2), (2, 3)]
+    assert "step 4" in repr(still(load(STEM), 1)) + still(load(STEM), 1).svgs[0]
+
+
+def test_a_job_that_is_ended_while_it_cleans_up_leaves_no_process(tmp_path):
+    """The careless one: torchrun blames the witness, and ends the rank at fault."""
+    cells = functions_of(STEM, tmp_path)
+    page = nbformat.read(ROOT / "notebooks" / f"{STEM}.ipynb", 4).cells
+    [text] = [c.source for c in page if c.source.startswith("CARELESS = ")]
+    exec(text, names := {})
+    (folder := tmp_path / "logs").mkdir()
+    box = cells.launch(folder, names["CARELESS"]).rpartition("Root Cause")[2]
+    assert re.search("rank +: (.)", box)[1] == "0", "a witness was seen first"
+    assert cells.first_cause(folder) == [], "the cause stands in no file"
+    left = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            left += [place.parent.name] if str(folder) in place.read_text() else []
+        except OSError:  # it has ended meanwhile
+            continue
+    assert left == []
+
+
+def test_a_fault_that_is_not_there_is_found(tmp_path):
+    """A script whose recorder forgets a call must not say ok."""
+    text = (ROOT / "scripts" / f"{STEM}.py").read_text()
+    new = text.replace("for entry in own]", "for entry in own][:2]")
+    assert new != text
+    (tmp_path / f"{STEM}.py").write_text(new)
+    with pytest.raises(RankFailed, match="the boxes point at"):
+        torchrun(tmp_path / f"{STEM}.py", "--timeout", 0.5, ranks=3, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ((2, 0, 3), "right"),
+        ((0, 0, 3), "it is a witness"),
+        ((2, 1, 3), "who has not raised at all"),
+        ((2, 3, 3), "rank 1 had raised"),
+        ((2, 0, 0), "whose last call"),
+        ((2, 0, 4), "no rank 4"),
+        ((2, 0, "3"), "a whole number"),
+        ((..., 0, 3), "your turn"),
+    ],
+)
+def test_who_is_guilty(answers, told, capsys):
+    check.guilty(*answers)
+    assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ((30, 10, 2, 0), "right"),
+        ((10, 30, 2, 0), "the other way round"),
+        ((60, 10, 2, 0), "printed its default"),
+        ((30, 30, 2, 0), "NCCL does not wait"),
+        ((30, 10, 5, 0), "a limit of its own"),
+        ((30, 10, 3, 0), "which group"),
+        ((30, 10, 2, 30), "torchrun sees that"),
+        ((30, 10, 2, 5), "what does torchrun do"),
+    ],
+)
+def test_which_limit_ends_it(answers, told, capsys):
+    check.limits(*answers)
+    assert told in capsys.readouterr().out
+
+
+def rightly(errors, world_size):
+    for rank, text in errors:
+        if "by peer" not in text and "Timed out" not in text:
+            return rank
+    [silent] = {*range(world_size)} - {rank for rank, _ in errors}
+    return silent
+
+
+def first(errors, world_size):
+    return errors[0][0]
+
+
+def without_time_out(errors, world_size):
+    own = [rank for rank, text in errors if "by peer" not in text]
+    return own[0] if own else rightly(errors, world_size)
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (rightly, "right: it finds the rank at fault in 7 jobs"),
+        (first, "rank 0 lost a peer: it is a witness"),
+        (without_time_out, "rank 3 timed out"),
+        (lambda errors, world_size: 7, "it is rank 2, not 7"),
+        (lambda errors, world_size: "2", "return a rank, such as 2"),
+        (lambda errors, world_size: None, "it returned None"),
+    ],
+)
+def test_the_rank_at_the_root(function, told, capsys):
+    check.at_the_root(function)
+    assert re.search(told, capsys.readouterr().out)
+
+
+def test_the_recording_has_no_clock():
+    lines = (ROOT / "figures" / f"{STEM}.jsonl").read_text().splitlines()
+    kept = {key for line in lines[1:] for key in json.loads(line)}
+    assert kept == {"step", "rank", "phase", "what", "kind"}
+    assert os.sep not in lines[1]
