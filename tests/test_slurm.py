@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -20,7 +19,7 @@ from ringside import cluster, slurm
 ROOT = Path(__file__).resolve().parents[1]
 TOOL = ROOT / "scripts" / "slurm.py"
 INSTALL = "sudo apt-get install -y --no-install-recommends slurm-wlm"
-HOME = Path(tempfile.mkdtemp(prefix="rs-", dir="/tmp"))  # of these tests' clusters
+HOME = Path(f"/tmp/rs-{os.getpid()}")  # of these tests' clusters, with a short name
 UP = HOME / f"ringside-slurm-{os.getuid()}"
 LONG = ["srun", "--nodes=2", "--ntasks-per-node=2", "sleep", "77.7"]
 
@@ -33,6 +32,7 @@ def tool(*words: str, **how) -> subprocess.CompletedProcess:
 @pytest.fixture(scope="module", autouse=True)
 def home():
     """Keep these clusters apart from those of a lane beside this one."""
+    HOME.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(HOME))
         yield

@@ -99,7 +99,7 @@ def slurm(
     Each has two nodes for itself, and `limit` seconds. The files, by name, lie where
     it runs; without any, it runs at the top of the course. What it says is shown.
     """
-    own = environment(**env)
+    own = environment(PYTHONUNBUFFERED="", **env)  # else a line is written in parts
     own["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{own.get('PATH', '')}"
     with ExitStack() as stack:
         running = []
