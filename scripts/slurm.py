@@ -231,7 +231,8 @@ def belonging(folder):
         with suppress(OSError):
             words = b"\0" + path.read_bytes()
             name = (path.parent / "comm").read_text().strip()
-            if mark in words and (name in PROGRAMS or b"\0SLURMD_NODENAME=" in words):
+            task = name in PROGRAMS or b"\0SLURMD_NODENAME=" in words
+            if mark in words and task and path.stat().st_uid == os.getuid():
                 found[int(path.parent.name)] = name
     return found
 
@@ -239,7 +240,7 @@ def belonging(folder):
 def take_down(folder):
     """End all processes of a cluster and remove its folder; no signal stops this."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    while mine(folder) and (left := belonging(folder)):
+    while left := belonging(folder):  # even if somebody has removed the folder
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

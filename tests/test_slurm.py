@@ -176,6 +176,13 @@ def test_half_an_up_is_taken_down(traces):
         assert not UP.exists() and not processes()
 
 
+def test_down_ends_a_cluster_whose_folder_is_gone(traces):
+    """Some machines clear /tmp."""
+    assert tool("up").returncode == 0
+    shutil.rmtree(UP)
+    assert tool("down").returncode == 0 and not processes()
+
+
 def test_a_daemon_that_fails_is_told_with_its_last_words(traces, tmp_path):
     fake = tmp_path / "slurmd"
     fake.write_text("#!/bin/sh\necho no cgroup here >&2\nexit 1\n")
