@@ -42,7 +42,10 @@ def home():
 @pytest.fixture(scope="module")
 def able(home):
     """Slurm is here, and a cluster can be made."""
-    made = tool("run", "true")
+    for _ in range(3):  # on a busy machine a daemon may be too late
+        made = tool("run", "true")
+        if made.returncode in (0, 2):
+            break
     if made.returncode:
         pytest.skip(f"{made.stderr.strip()} ({INSTALL})")
 
