@@ -31,8 +31,8 @@ from pathlib import Path
 
 NODES = {"node0": "10.212.86.1", "node1": "10.212.86.2"}
 SWITCH = "ringside-switch"  # who makes this namespace makes all, and who removes it
-HOSTS = Path("/etc/netns")  # `ip netns exec node0` shows node0/hosts as /etc/hosts
-LIVE = Path("/run/netns")
+LIVE, HOSTS = Path("/run/netns"), Path("/etc/netns")  # there, node0/hosts is node0's
+MARK = "# by nodes.py\n"  # a crash of the machine leaves these files, and no more
 NEW_UTS, PARENT_DEATH = 0x04000000, 1  # of unshare(2) and prctl(2)
 
 
@@ -82,7 +82,7 @@ def up(owner: str = "self") -> None:
         alive = Path("/proc", *mark[:1]).exists()  # "self" always is
         if alive and (owner == "self" or mark[:1] != [owner]):
             sys.exit(f"The nodes are up already; to remove them, type {again('down')}")
-        down()
+    down()
     if any((place / node).exists() for node in NODES for place in (LIVE, HOSTS)):
         sys.exit(f"{' or '.join(NODES)} is here, but nodes.py did not make it.")
     do(f"ip netns add {SWITCH}")
@@ -154,10 +154,10 @@ def hosts(kind: str) -> None:
     if kind not in ("plain", "debian"):
         sys.exit(f"hosts takes plain or debian, not {kind!r}.")
     for own in NODES:
-        (HOSTS / need(own)).mkdir(parents=True, exist_ok=True)
+        (file := HOSTS / need(own) / "hosts").parent.mkdir(parents=True, exist_ok=True)
         known = NODES | ({own: "127.0.1.1"} if kind == "debian" else {})
-        lines = [f"{address} {name}\n" for name, address in known.items()]
-        (HOSTS / own / "hosts").write_text("127.0.0.1 localhost\n" + "".join(lines))
+        lines = (f"{address} {name}\n" for name, address in known.items())
+        file.write_text("".join([MARK, "127.0.0.1 localhost\n", *lines]))
 
 
 def status() -> None:
@@ -178,9 +178,8 @@ def inside(nodes: list[str]) -> list[int]:
 
 def down() -> None:
     """End all processes on the nodes, and remove what `up` made, or half made."""
-    if not (LIVE / SWITCH).exists():
-        return
-    names = [node for node in NODES if (LIVE / node).exists()]
+    made = (LIVE / SWITCH).exists()
+    names = [node for node in NODES if made and (LIVE / node).exists()]
     last = time.monotonic() + 3
     while pids := inside(names):
         how = signal.SIGTERM if time.monotonic() < last else signal.SIGKILL
@@ -188,9 +187,10 @@ def down() -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, how)
         time.sleep(0.1)
-    for node in NODES:
-        shutil.rmtree(HOSTS / node, ignore_errors=True)
-    for name in [*names, SWITCH]:
+    for file in [HOSTS / node / "hosts" for node in NODES]:
+        if made or file.exists() and file.read_text().startswith(MARK):
+            shutil.rmtree(file.parent, ignore_errors=True)
+    for name in [*names, *[SWITCH] * made]:
         do(f"ip netns del {name}", can_fail=True)
     with suppress(OSError):  # others have files there
         HOSTS.rmdir()

@@ -2,11 +2,13 @@
 
 import functools
 import os
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -129,7 +131,8 @@ def test_a_program_ends_with_its_parent_and_takes_the_interrupt_key(traces):
     inner = int(parent.stdout.readline())
     time.sleep(0.5)
     parent.kill()
-    parent.communicate()
+    parent.wait()
+    parent.stdin.close(), parent.stdout.close()
     assert gone(inner)
 
 
@@ -156,6 +159,25 @@ def test_foreign_names_are_left_alone(traces):
         assert Path("/run/netns/node1").exists()
     finally:
         subprocess.run(["ip", "netns", "del", "node1"], check=True)
+
+
+def test_files_that_a_crash_of_the_machine_left_are_replaced(traces):
+    """Those of nodes.py alone: a namespace's own files of the same name stay."""
+    file = Path("/etc/netns/node1/hosts")
+    tool("up")
+    kept = file.read_text()
+    tool("down")
+    try:
+        for text, code in ((kept, 0), ("10.0.0.1 mine\n", 1)):
+            file.parent.mkdir(parents=True)
+            file.write_text(text)
+            assert tool("up").returncode == code
+            tool("down")
+            assert file.exists() == (code == 1)
+    finally:
+        shutil.rmtree(file.parent, ignore_errors=True)
+        with suppress(OSError):
+            file.parent.parent.rmdir()
 
 
 def test_a_notebook_loses_its_nodes_come_what_may(traces):
@@ -219,3 +241,25 @@ def test_without_root_a_line_says_what_to_type():
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
         assert "type sudo " in done.stderr
         assert run([python, copy, "on", "here", "sh", "-c", "exit 3"]).returncode == 3
+
+
+@pytest.mark.parametrize("system", ["darwin", "linux"])
+def test_where_no_node_can_be_the_reason_is_told(monkeypatch, capsys, system):
+    main = runpy.run_path(str(TOOL))["main"]
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(shutil, "which", lambda tool: None)
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # which it makes longer
+    assert main(["up"]) == 2
+    said = capsys.readouterr().err
+    assert ("iproute2" in said) == (system == "linux") and len(said.splitlines()) == 1
+
+
+def test_the_stand_in_runs_the_same_programs_over_loopback(monkeypatch, capsys):
+    refusal = subprocess.CompletedProcess([], 2, "", "Nodes need root.")
+    monkeypatch.setattr(nodes, "tool", lambda *words: refusal)
+    with two_nodes() as pair:
+        assert not pair.real and pair.do("slow", "100") == ""
+        ended = pair.run({name: ["sh", "-c", "echo here"] for name in nodes.NAMES})
+        assert [end.lines for end in ended.values()] == [["here"], ["here"]]
+        assert pair.meet("node1", 2, "")[-2:] == ["--local-addr", "127.0.0.1"]
+    assert "stand in for two nodes" in capsys.readouterr().out
