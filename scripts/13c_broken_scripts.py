@@ -154,7 +154,8 @@ def main():
                 events.append(event | {"kind": "work" if passed else "wait"})
     save_recording(args.record, events, picture="checks")
     if rank == 0:
-        print(f"ok: on {world_size} ranks the checks find {caught} of 5 faults")
+        ranks = f"{world_size} rank{'s' * (world_size > 1)}"
+        print(f"ok: on {ranks} the checks find {caught} of 5 faults")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,18 @@ attempt() calls a function of the learner's, whose exception is the mistake.
 """
 
 from .bets import bets
+from .broken import (
+    script_1,
+    script_2,
+    script_3,
+    script_4,
+    script_5,
+    script_6,
+    script_7,
+    script_8,
+    script_9,
+    script_10,
+)
 from .collectives import mended, rank_two, right_call
 from .data_parallel import collect, ten_rows, three_forwards
 from .evaluation import few_or_all, four_ways, in_order
