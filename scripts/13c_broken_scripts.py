@@ -56,16 +56,16 @@ def loss_of(model, x):
 def doctor(model, optimizer, sampler, loss_of, log, x):
     """Take a step; return which of its parts are as with one process that has all."""
     alone, mine = copy.deepcopy(model.module), list(sampler)
-    whole = loss_of(alone, x)
+    whole, loss = loss_of(alone, x), loss_of(model, x[mine])
     whole.backward()
-    loss = loss_of(model, x[mine])
     loss.backward()
+    own = [mine, log(loss), [p.grad.cpu() for p in model.parameters()]]
     optimizer.step()
-    own = [mine, [p.grad for p in model.parameters()], log(loss), [*model.parameters()]]
+    own.append([p.detach().cpu() for p in model.parameters()])
     told = [None] * dist.get_world_size()
     dist.all_gather_object(told, own)
-    reads, grads, losses, weights = zip(*told)
-    truth = [p.grad for p in alone.parameters()]
+    reads, losses, grads, weights = zip(*told)
+    truth = [p.grad.cpu() for p in alone.parameters()]
     return {
         "samples": sorted(sum(reads, [])) == list(range(len(x))),
         "gradients": all(map(torch.allclose, sum(grads, []), truth * len(told))),

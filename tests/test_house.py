@@ -46,7 +46,7 @@ SHARED = {  # the functions of its script that a notebook shows, at least
     "12b_two_nodes": "around",
     "12c_slurm": "from_slurm",
     "13_when_it_breaks": "at_fault begun make plan",
-    "13c_broken_scripts": "doctor loss_of make mean_of numbers",
+    "13c_broken_scripts": "doctor loss_of make numbers",
 }
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
