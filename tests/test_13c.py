@@ -10,6 +10,7 @@ import nbformat
 import pytest
 from lesson import NOTEBOOKS, functions_of
 from ringside import RankFailed, check, torchrun
+from ringside.check import watched
 
 STEM = "13c_broken_scripts"
 ROOT = Path(__file__).resolve().parents[1]
@@ -17,25 +18,25 @@ CPU = {"CUDA_VISIBLE_DEVICES": ""}
 SCRIPTS = {  # by number: the function, and what it prints on one rank
     1: ("around", "weight 6.5"),
     2: ("export", "weight 6.5"),
-    3: ("log_loss", "loss -6.5"),
-    4: ("test_between", "test -16.25 test -32.5 weight 13"),
-    5: ("shuffle", ""),  # at random
-    6: ("evaluate", "right 5 of 7"),
-    7: ("one_epoch", "weight 52"),
-    8: ("whole_mean", "weight 6.5"),
-    9: ("stop_early", "stops after step 6"),
+    3: ("test_between", "test -16.25 test -32.5 weight 13"),
+    4: ("one_epoch", "weight 52"),
+    5: ("stop_early", "stops after step 6"),
+    6: ("log_loss", "loss -6.5"),
+    7: ("evaluate", "right 5 of 7"),
+    8: ("shuffle", ""),  # at random
+    9: ("whole_mean", "weight 6.5"),
     10: ("go_on", "weight 16.25"),
 }
 BROKEN = {  # what the checker says of the scripts as they stand
     1: "on 2 ranks, the ranks' gradients differ in step 1: -6 and -7",
     2: "on 2 ranks, rank . raises RuntimeError: .*Missing key",
-    3: "on 2 ranks, rank 0 tells -6: that is the loss of its own samples",
-    4: "on 2 ranks, rank 1 is killed by SIGABRT: it got numbers of another call",
-    5: "on 2 ranks, epoch 1 has the order of epoch 0",
-    6: "on 2 ranks, rank 0 tells 6 of 8: there are 7 samples, and some are tested",
-    7: "wait for each other: rank 0 in all_reduce and rank 1 in barrier",
-    8: "on 2 ranks, the weight is 3.25, and with one process 6.5",
-    9: "wait for each other: rank 0 in all_reduce and rank 1 in barrier",
+    3: "on 2 ranks, rank 1 is killed by SIGABRT: it got numbers of another call",
+    4: "wait for each other: rank 0 in all_reduce and rank 1 in barrier",
+    5: "wait for each other: rank 0 in all_reduce and rank 1 in barrier",
+    6: "on 2 ranks, rank 0 tells -6: that is the loss of its own samples",
+    7: "on 2 ranks, rank 0 tells 6 of 8: there are 7 samples, and some are tested",
+    8: "on 2 ranks, epoch 1 has the order of epoch 0",
+    9: "on 2 ranks, the weight is 3.25, and with one process 6.5",
     10: "on 2 ranks, the ranks end with unequal weights: 16.25 and 13",
 }
 STEP = "    optimizer.step()\n"
@@ -83,82 +84,33 @@ CURES = [  # of which script, what is said of it, and what stands in place of wh
     (
         3,
         "right",
-        {
-            LOSS: COPY + "    dist.reduce(told, 0)\n" + LOSS,
-            "loss.item()": "told.item() / world_size",
-        },
-    ),
-    (
-        3,
-        "rank 0 waits in all_reduce: rank 1 never",
-        {
-            LOSS: "    if rank == 0:\n        dist.all_reduce(loss.detach())\n"
-            '        print(f"loss {loss'
-        },
-    ),
-    (
-        3,
-        "that is a sum over 2 ranks",
-        {
-            LOSS: COPY + "    dist.all_reduce(told)\n" + LOSS,
-            "loss.item()": "told.item()",
-        },
-    ),
-    (
-        3,
-        "the gradient is .*it was -6.5",
-        {"    loss.backward()": "    (loss / world_size).backward()"},
-    ),
-    (
-        4,
-        "right",
         {"Parallel(plain)": "Parallel(plain, broadcast_buffers=False)"},
     ),
     (
-        4,
+        3,
         "SIGABRT",
         {"        if rank == 0:": "        dist.barrier()\n        if rank == 0:"},
     ),
-    (4, "rank 0 tells nothing", {"if rank == 0": "if rank < 0"}),
-    (5, "right", {"DistributedSampler(data)": "DistributedSampler(data, seed=epoch)"}),
-    (5, "epoch 1 has the order of epoch 0", {LOOP + MADE: MADE[4:] + LOOP}),
+    (3, "rank 0 tells nothing", {"if rank == 0": "if rank < 0"}),
+    (3, "right", {"        if rank == 0:\n": "        if True:\n"}),
+    (4, "right", {SHARE: SHARE + "[: 13 // world_size]"}),
+    (4, "right", {SHARE: "numbers(13)[list(DistributedSampler(range(13)))]"}),
     (
-        5,
-        "read by nobody.*shuffle differently",
-        {"Sampler(data)": "Sampler(data, seed=3 * rank + epoch)"},
-    ),
-    (
-        5,
-        "every rank reads all 12",
-        {"DistributedSampler(data) if world_size > 1 else None": "None"},
-    ),
-    (5, "epoch 0 is not shuffled", {"Sampler(data)": "Sampler(data, shuffle=False)"}),
-    (
-        6,
+        4,
         "right",
         {
-            "in sampler]": "in sampler]\n"
-            "    if rank >= 7 % world_size > 0:\n        mine = mine[:-1]"
+            "        loss_of": "        if len(batch) < 2:\n"
+            "            continue\n        loss_of"
         },
     ),
-    (6, "4 of 6: some of the 7", {"shuffle=False": "shuffle=False, drop_last=True"}),
+    (4, "on 3 ranks, the ranks wait for each other", {".split(2)": ".split(2)[:3]"}),
     (
-        6,
-        "6 of 7: one process has 5",
-        {"    if rank == 0": "    told[1] = 7\n    if rank == 0"},
-    ),
-    (7, "right", {SHARE: SHARE + "[: 13 // world_size]"}),
-    (7, "on 3 ranks, the ranks wait for each other", {".split(2)": ".split(2)[:3]"}),
-    (
-        7,
+        4,
         "all end, but with unequal weights",
         {"loss_of(model,": "loss_of(model.module,"},
     ),
-    (8, "right", {"/ 12 ": "/ 12 * world_size "}),
-    (8, "on 3 ranks, the weight is 4.33333", {"/ 12 ": "/ 12 * 2 "}),
-    (8, "on 2 ranks, the weight is 39", {" / 12 ": ""}),
     (
-        9,
+        5,
         "right",
         {
             STOP: MINE + "        every = [None] * world_size\n        "
@@ -167,12 +119,12 @@ CURES = [  # of which script, what is said of it, and what stands in place of wh
         },
     ),
     (
-        9,
+        5,
         "on 3 ranks, all stop after step 7",
         {STOP: MINE + "        dist.broadcast(told, 0)\n        if told < -180"},
     ),
     (
-        9,
+        5,
         "on 2 ranks, all stop after step 5",
         {
             STOP: MINE
@@ -180,10 +132,69 @@ CURES = [  # of which script, what is said of it, and what stands in place of wh
         },
     ),
     (
-        9,
+        5,
         "rank 0 waits in all_reduce: rank 1 never makes that call, and ends",
         {"    dist.barrier()": "    pass"},
     ),
+    (
+        6,
+        "right",
+        {
+            LOSS: COPY + "    dist.reduce(told, 0)\n" + LOSS,
+            "loss.item()": "told.item() / world_size",
+        },
+    ),
+    (
+        6,
+        "rank 0 waits in all_reduce: rank 1 never",
+        {
+            LOSS: "    if rank == 0:\n        dist.all_reduce(loss.detach())\n"
+            '        print(f"loss {loss'
+        },
+    ),
+    (
+        6,
+        "that is a sum over 2 ranks",
+        {
+            LOSS: COPY + "    dist.all_reduce(told)\n" + LOSS,
+            "loss.item()": "told.item()",
+        },
+    ),
+    (
+        6,
+        "the gradient is .*it was -6.5",
+        {"    loss.backward()": "    (loss / world_size).backward()"},
+    ),
+    (
+        7,
+        "right",
+        {
+            "in sampler]": "in sampler]\n"
+            "    if rank >= 7 % world_size > 0:\n        mine = mine[:-1]"
+        },
+    ),
+    (7, "4 of 6: some of the 7", {"shuffle=False": "shuffle=False, drop_last=True"}),
+    (
+        7,
+        "6 of 7: one process has 5",
+        {"    if rank == 0": "    told[1] = 7\n    if rank == 0"},
+    ),
+    (8, "right", {"DistributedSampler(data)": "DistributedSampler(data, seed=epoch)"}),
+    (8, "epoch 1 has the order of epoch 0", {LOOP + MADE: MADE[4:] + LOOP}),
+    (
+        8,
+        "read by nobody.*shuffle differently",
+        {"Sampler(data)": "Sampler(data, seed=3 * rank + epoch)"},
+    ),
+    (
+        8,
+        "every rank reads all 12",
+        {"DistributedSampler(data) if world_size > 1 else None": "None"},
+    ),
+    (8, "epoch 0 is not shuffled", {"Sampler(data)": "Sampler(data, shuffle=False)"}),
+    (9, "right", {"/ 12 ": "/ 12 * world_size "}),
+    (9, "on 3 ranks, the weight is 4.33333", {"/ 12 ": "/ 12 * 2 "}),
+    (9, "on 2 ranks, the weight is 39", {" / 12 ": ""}),
     (10, "right", {FILE: "    if True:\n"}),
     (10, "none goes on with the momentum", {READ: ""}),
     (
@@ -279,6 +290,28 @@ def test_the_folded_solution_is_right(number, tmp_path, capsys):
 def test_what_is_no_function_with_a_text_is_refused_in_words(answer, capsys):
     check.script_1(answer)
     assert re.match("not yet: .*name a script, or a function", capsys.readouterr().out)
+
+
+def endless(rank, world_size):
+    while world_size:
+        pass
+
+
+def mumbles(rank, world_size):
+    print("weight", 2.5, end="")
+
+
+def test_the_checker_never_hangs_and_says_where_ranks_stood(monkeypatch, capsys):
+    monkeypatch.setattr(watched, "LIMIT", 2)
+    check.script_1(endless)
+    told = "2 of 2 ranks still ran after 2 s, and were ended: ranks 0 and 1 stood in"
+    assert f"on 2 ranks, {told} endless" in capsys.readouterr().out
+
+
+def test_a_line_without_an_end_is_read():
+    ranks = watched.launch(mumbles, 2)
+    assert [rank.lines for rank in ranks] == [["weight 2.5"]] * 2
+    assert all(rank.known and rank.done for rank in ranks)
 
 
 def test_a_doctor_who_overlooks_a_fault_is_found(tmp_path):

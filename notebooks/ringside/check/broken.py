@@ -85,8 +85,43 @@ def script_2(ranks: list[Rank]) -> None:
     ends_with(ranks, 6.5)
 
 
-@script(3, "the loss that is told is that of all samples")
+@script(3, "rank 0 tests, and no rank waits")
 def script_3(ranks: list[Rank]) -> None:
+    """Check the test between two epochs."""
+    ends_with(ranks, 13, 2)
+    if (told := ranks[0].said("test")) != [-16.25, -32.5]:
+        seen = numbers_in(told) if told else "nothing"
+        raise Mistake(f"rank 0 tells {seen}, and one process -16.25 and -32.5")
+
+
+@script(4, "all end, and with one weight")
+def script_4(ranks: list[Rank]) -> None:
+    """Check an epoch of 13 samples: a few may be left out, or be read twice."""
+    size, seen = len(ranks), sum((rank.seen for rank in ranks), [])
+    whole = [n for n, rank in enumerate(ranks) if len({*rank.seen}) == 13]
+    if size > 1 and whole:
+        raise Mistake(f"{ranks_named(whole)} computed all 13: nothing is shared out")
+    if len({*seen}) < 13 - 2 * size:
+        raise Mistake(f"only {len({*seen})} of 13 samples are computed")
+    weights = each(ranks, "weight")
+    if len({*weights}) > 1:
+        raise Mistake(f"all end, but with unequal weights: {numbers_in(weights)}")
+
+
+@script(5, "all stop after the step in which one process stops")
+def script_5(ranks: list[Rank]) -> None:
+    """Check the early stop: the mean loss decides."""
+    shared(ranks)
+    steps = each(ranks, "step")
+    if len({*steps}) > 1:
+        raise Mistake(f"the ranks stop after unequal steps: {numbers_in(steps)}")
+    if steps[0] != 6:
+        told = f"all stop after step {steps[0]:g}, and one process after step 6"
+        raise Mistake(f"{told}: whose loss decides?")
+
+
+@script(6, "the loss that is told is that of all samples")
+def script_6(ranks: list[Rank]) -> None:
     """Check that the mean loss is told, and that the training is as it was."""
     shared(ranks)
     grads = {grad for rank in ranks for step in rank.grads for grad in step}
@@ -101,17 +136,21 @@ def script_3(ranks: list[Rank]) -> None:
         raise Mistake(f"rank 0 tells {told:g}, and one process -6.5")
 
 
-@script(4, "rank 0 tests, and no rank waits")
-def script_4(ranks: list[Rank]) -> None:
-    """Check the test between two epochs."""
-    ends_with(ranks, 13, 2)
-    if (told := ranks[0].said("test")) != [-16.25, -32.5]:
-        seen = numbers_in(told) if told else "nothing"
-        raise Mistake(f"rank 0 tells {seen}, and one process -16.25 and -32.5")
+@script(7, "each sample is tested once")
+def script_7(ranks: list[Rank]) -> None:
+    """Check an accuracy, told as "5 of 7"."""
+    right, of = each(ranks[:1], "right")[0], each(ranks[:1], "of")[0]
+    told = f"rank 0 tells {right:g} of {of:g}"
+    if of > 7:
+        raise Mistake(f"{told}: there are 7 samples, and some are tested twice")
+    if of < 7:
+        raise Mistake(f"{told}: some of the 7 samples are not tested, or not counted")
+    if right != 5:
+        raise Mistake(f"{told}: one process has 5 right, so one sample counts twice")
 
 
-@script(5, "each epoch has an order of its own")
-def script_5(ranks: list[Rank]) -> None:
+@script(8, "each epoch has an order of its own")
+def script_8(ranks: list[Rank]) -> None:
     """Check the orders of three epochs."""
     lines = [[line.partition(":")[2].split() for line in r.lines] for r in ranks]
     orders = [[[*map(int, line)] for line in told if line] for told in lines]
@@ -132,49 +171,10 @@ def script_5(ranks: list[Rank]) -> None:
         raise Mistake(f"epoch {same[0]} has the order of epoch {same[0] - 1}")
 
 
-@script(6, "each sample is tested once")
-def script_6(ranks: list[Rank]) -> None:
-    """Check an accuracy, told as "5 of 7"."""
-    right, of = each(ranks[:1], "right")[0], each(ranks[:1], "of")[0]
-    told = f"rank 0 tells {right:g} of {of:g}"
-    if of > 7:
-        raise Mistake(f"{told}: there are 7 samples, and some are tested twice")
-    if of < 7:
-        raise Mistake(f"{told}: some of the 7 samples are not tested, or not counted")
-    if right != 5:
-        raise Mistake(f"{told}: one process has 5 right, so one sample counts twice")
-
-
-@script(7, "all end, and with one weight")
-def script_7(ranks: list[Rank]) -> None:
-    """Check an epoch of 13 samples: a few may be left out, or be read twice."""
-    size, seen = len(ranks), sum((rank.seen for rank in ranks), [])
-    whole = [n for n, rank in enumerate(ranks) if len({*rank.seen}) == 13]
-    if size > 1 and whole:
-        raise Mistake(f"{ranks_named(whole)} computed all 13: nothing is shared out")
-    if len({*seen}) < 13 - 2 * size:
-        raise Mistake(f"only {len({*seen})} of 13 samples are computed")
-    weights = each(ranks, "weight")
-    if len({*weights}) > 1:
-        raise Mistake(f"all end, but with unequal weights: {numbers_in(weights)}")
-
-
-@script(8, "the weight is that of one process")
-def script_8(ranks: list[Rank]) -> None:
+@script(9, "the weight is that of one process")
+def script_9(ranks: list[Rank]) -> None:
     """Check the loss that was divided by all samples."""
     ends_with(ranks, 6.5)
-
-
-@script(9, "all stop after the step in which one process stops")
-def script_9(ranks: list[Rank]) -> None:
-    """Check the early stop: the mean loss decides."""
-    shared(ranks)
-    steps = each(ranks, "step")
-    if len({*steps}) > 1:
-        raise Mistake(f"the ranks stop after unequal steps: {numbers_in(steps)}")
-    if steps[0] != 6:
-        told = f"all stop after step {steps[0]:g}, and one process after step 6"
-        raise Mistake(f"{told}: whose loss decides?")
 
 
 @script(10, "the run goes on as with one process")

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..launch import RankFailed, torchrun
+from ..launch import RankFailed, RankTimeout, torchrun
 from ..launch.failure import Refused
 from ..launch.script import file_of, script_of
 from .verdict import Mistake
 
-SIGN = "what this rank did: "
+SIGN, LIMIT = "what this rank did: ", 20  # seconds
 PROBE = '''
 def watched(call, rank, world_size):
     """Make the call; then tell what this rank did, also if it raises."""
@@ -32,6 +32,8 @@ def watched(call, rank, world_size):
         told["grads"].append([w.grad.item() for w in weights if w.grad is not None])
 
     hooks = [ahead(forward), before(step)]
+    dist.barrier()  # all are here: from now on a hang ends soon
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=3))
     try:
         call(rank, world_size)
         told["done"] = True
@@ -77,18 +79,18 @@ def launch(script: Callable, size: int) -> list[Rank]:
         name = script.__name__
         call, under = f"{name}(rank, ", f"watched({name}, rank, "
         main = main.replace(f"    {call}", f"    {under}")
-        main = main.replace("minutes=1", "seconds=3")  # a hang ends soon
         probe = PROBE.replace("SIGN", SIGN)
         path.write_text(f"{head}{probe}\n\ndef main():\n{main}", encoding="utf-8")
-        how = {"ranks": size, "timeout": 30, "env": {"CUDA_VISIBLE_DEVICES": ""}}
+        how = {"ranks": size, "timeout": LIMIT, "env": {"CUDA_VISIBLE_DEVICES": ""}}
         try:
             run = torchrun(path, quiet=True, **how)
         except RankFailed as error:
             run, failure = error.run, error
     ranks = []
     for lines in run.lines.values():
-        own = [line for line in lines if not line.startswith(SIGN)]
-        told = [json.loads(line[len(SIGN) :]) for line in lines if line not in own]
+        parts = [line.partition(SIGN) for line in lines]
+        own = [printed for printed, sign, _ in parts if printed or not sign]
+        told = [json.loads(text) for _, sign, text in parts if sign]
         ranks.append(Rank(own, known=bool(told), **(told[-1] if told else {})))
     if failure:
         raise Mistake(why(ranks, run.exit_codes, failure))
@@ -97,6 +99,8 @@ def launch(script: Callable, size: int) -> list[Rank]:
 
 def why(ranks: list[Rank], codes: dict[int, int], failure: RankFailed) -> str:
     """Return why a run did not end well: an error of its own, or who waits for whom."""
+    if isinstance(failure, RankTimeout):
+        return ": ".join([f"{failure}", *failure.details.splitlines()])
     for number, rank in enumerate(ranks):
         lost = "by peer" in rank.error or "Timed out" in rank.error
         if rank.error and not lost:
@@ -115,7 +119,6 @@ def why(ranks: list[Rank], codes: dict[int, int], failure: RankFailed) -> str:
     if count[least] < count[most]:
         extra = ranks[most].calls[count[least]]
         told = f"rank {most} waits in {extra}: rank {least} never makes that call"
-        ended = f", and ends after {count[least]} calls"
-        return told + ended * ranks[least].done
+        return told + ", and ends" * ranks[least].done
     told = " and ".join(f"rank {n} in {ranks[n].calls[-1]}" for n in count)
     return f"the ranks wait for each other: {told}"
