@@ -70,7 +70,7 @@ class Rank:
 def launch(script: Callable, size: int) -> list[Rank]:
     """Run a script under watch; raise the mistake if it does not end well."""
     failure = None
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(prefix="run-") as folder:
         try:
             head, main = script_of(script).rsplit("\ndef main():\n", 1)
             path = Path(folder, file_of(script))
@@ -100,7 +100,7 @@ def launch(script: Callable, size: int) -> list[Rank]:
 def why(ranks: list[Rank], codes: dict[int, int], failure: RankFailed) -> str:
     """Return why a run did not end well: an error of its own, or who waits for whom."""
     if isinstance(failure, RankTimeout):
-        return ": ".join([f"{failure}", *failure.details.splitlines()])
+        return f"{failure}: {', '.join(failure.details.splitlines())}"
     for number, rank in enumerate(ranks):
         lost = "by peer" in rank.error or "Timed out" in rank.error
         if rank.error and not lost:
