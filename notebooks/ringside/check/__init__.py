@@ -2,7 +2,8 @@
 
 Each checker is a function that returns a mistake, or None, in a file for its lesson.
 In verdict.py, says() makes it print one line, after a look at blanks and types, and
-attempt() calls a function of the learner's, whose exception is the mistake.
+attempt() calls a function of the learner's, whose exception is the mistake. And
+watched.py runs one on real ranks: it tells what each rank did, and who waits for whom.
 """
 
 from .bets import bets
