@@ -13,6 +13,7 @@ from ..launch.script import file_of, script_of
 from .verdict import Mistake
 
 SIGN, LIMIT = "what this rank did: ", 20  # seconds
+WAITED = ("by peer", "Timed out", "pair closure")
 PROBE = '''
 def watched(call, rank, world_size):
     """Make the call; then tell what this rank did, also if it raises."""
@@ -102,8 +103,7 @@ def why(ranks: list[Rank], codes: dict[int, int], failure: RankFailed) -> str:
     if isinstance(failure, RankTimeout):
         return f"{failure}: {', '.join(failure.details.splitlines())}"
     for number, rank in enumerate(ranks):
-        lost = "by peer" in rank.error or "Timed out" in rank.error
-        if rank.error and not lost:
+        if rank.error and not any(word in rank.error for word in WAITED):
             return f"rank {number} raises {' '.join(rank.error.split())[:150]}"
     for number, rank in enumerate(ranks):
         if not rank.known and codes.get(number) == -6:
@@ -111,14 +111,18 @@ def why(ranks: list[Rank], codes: dict[int, int], failure: RankFailed) -> str:
                 f"rank {number} is killed by SIGABRT: it got numbers of another call,"
                 " for the ranks do not make the same calls"
             )
-    count = {n: len(rank.calls) for n, rank in enumerate(ranks) if rank.known}
-    waiting = [n for n in count if ranks[n].error]
-    if len(count) < 2 or not waiting:
+    known = {n: rank for n, rank in enumerate(ranks) if rank.known}
+    waiting = [n for n in known if known[n].error]
+    if len(known) < 2 or not waiting:
         return f"{failure}".partition(": ")[0]
-    least, most = min(count, key=count.get), max(waiting, key=count.get)
-    if count[least] < count[most]:
-        extra = ranks[most].calls[count[least]]
-        told = f"rank {most} waits in {extra}: rank {least} never makes that call"
-        return told + ", and ends" * ranks[least].done
-    told = " and ".join(f"rank {n} in {ranks[n].calls[-1]}" for n in count)
-    return f"the ranks wait for each other: {told}"
+    for calls in zip(*(rank.calls for rank in known.values())):
+        if len({*calls}) > 1:  # here they part
+            told = " and ".join(f"rank {n} in {call}" for n, call in zip(known, calls))
+            return f"the ranks wait for each other: {told}"
+    least = min(known, key=lambda n: len(known[n].calls))
+    most = max(waiting, key=lambda n: len(known[n].calls))
+    extra = known[most].calls[len(known[least].calls) :]
+    if not extra:
+        return f"{failure}".partition(": ")[0]
+    told = f"rank {most} waits in {extra[0]}: rank {least} never makes that call"
+    return told + ", and ends" * known[least].done
