@@ -277,9 +277,7 @@ def one_adds(rank, world_size, grad, send, recv):
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_in_turns(program, says, capsys, monkeypatch):
-    patience = 20 if says == "right: " else 0.2  # seconds; a machine may stall
-    monkeypatch.setattr("ringside.mailboxes.PATIENCE", patience)
+def test_in_turns(program, says, capsys):
     check.in_turns(program)
     assert says in capsys.readouterr().out
 
@@ -383,8 +381,6 @@ def not_in_pairs(rank, world_size, grad, send, recv):
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_piece_from_each(program, says, capsys, monkeypatch):
-    patience = 20 if says == "right: " else 0.1  # seconds; a machine may stall
-    monkeypatch.setattr("ringside.mailboxes.PATIENCE", patience)
+def test_piece_from_each(program, says, capsys):
     check.piece_from_each(program)
     assert says in capsys.readouterr().out

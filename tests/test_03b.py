@@ -150,7 +150,7 @@ def test_detail_names_the_rank_that_stays_away_and_else_nobody_does():
     how = {"ranks": 3, "quiet": True}
     with pytest.raises(RankFailed, match="Ranks 2 failed to pass monitoredBarrier"):
         torchrun(absent, env=CAREFUL, **how)
-    with pytest.raises(RankFailed, match="rank [01] raised RuntimeError.*Timed out"):
+    with pytest.raises(RankFailed, match="rank [01] raised .*(Timed out|by peer)"):
         torchrun(absent, env=CPU, **how)
 
 
@@ -381,9 +381,6 @@ def empties_first(rank, world_size, loss, all_reduce):
         (None, "TypeError"),
     ],
 )
-def test_mended(program, says, capsys, monkeypatch):
-    waits = "made" in says or "raised" in says or "[2" in says
-    patience = 0.2 if waits else 20  # seconds; a machine may stall
-    monkeypatch.setattr("ringside.mailboxes.PATIENCE", patience)
+def test_mended(program, says, capsys):
     check.mended(program)
     assert says in capsys.readouterr().out

@@ -226,7 +226,6 @@ def added(rank, world_size, grad, send, recv):
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_ring_broadcast(program, says, capsys, monkeypatch):
-    monkeypatch.setattr("ringside.mailboxes.PATIENCE", 0.1)
     monkeypatch.setattr("ringside.mailboxes.LONGEST", 1)
     before = threading.active_count()
     check.ring_broadcast(program)

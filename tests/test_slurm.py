@@ -62,12 +62,12 @@ def left() -> list[str]:
     found = [str(path) for path in HOME.iterdir() if "slurm" in path.name]
     for place in ("/etc/slurm", "/run", "/var/log/slurm", "/var/spool"):
         found += [str(path) for path in Path(place).glob("*slurm*")]
-    return [*sorted(found), *(p.name() for p in processes())]
+    return [*sorted(found), *(p.info["name"] for p in processes())]
 
 
 def processes() -> list[psutil.Process]:
     """The daemons of these tests' clusters, and all that runs on them."""
-    found = psutil.process_iter(["environ"])
+    found = psutil.process_iter(["environ", "cmdline", "name"])
     mark = f"{HOME}/"
     return [p for p in found if mark in (p.info["environ"] or {}).get("SLURM_CONF", "")]
 
@@ -82,14 +82,17 @@ def soon(true, seconds: float = 20) -> bool:
 
 def works() -> bool:
     """Whether the tasks of LONG run."""
-    return sum("77.7" in p.cmdline() and p.name() == "sleep" for p in processes()) == 4
+    found = [(p.info["name"], "77.7" in (p.info["cmdline"] or ())) for p in processes()]
+    return found.count(("sleep", True)) == 4
 
 
 def begin(*words: str) -> subprocess.Popen:
     """Start slurm.py, and wait until its four tasks run."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     child = subprocess.Popen([sys.executable, str(TOOL), *words], **quiet)
-    assert soon(works)
+    if not soon(works):
+        child.terminate()  # else it would stay, and all later tests would find it
+        pytest.fail("its tasks do not run")
     return child
 
 

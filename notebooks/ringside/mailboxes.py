@@ -4,9 +4,10 @@ Or nothing but rows of memory, and barriers.
 """
 
 import ctypes
-import queue
+import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ import torch.distributed as dist
 
 from .recording import Notes, Recording
 
-PATIENCE = 2  # seconds to wait for a message that nobody may ever send
+PATIENCE = 2  # seconds to wait at a barrier that somebody may never reach
 LONGEST = 10  # seconds that a program may take
 
 
@@ -39,8 +40,19 @@ def simulate(
     until it is taken out; recv(source) waits for one.
     """
     size = len(grads)
-    boxes = {(a, b): queue.Queue() for a in range(size) for b in range(size)}
+    boxes = {(a, b): deque() for a in range(size) for b in range(size)}
+    moved = threading.Condition()  # held by whoever looks into a box
+    waiting: dict[int, Callable] = {}  # by rank: has come what it waits for?
     done = Simulated([g.clone() for g in grads], [0] * size, [0] * size, [0] * size)
+
+    def wait(rank: int, comes: Callable, text: str, other: int) -> None:
+        """Wait until something comes, or until no rank can bring it any more."""
+        waiting[rank] = comes
+        while not comes():
+            if len(waiting) == size and not any(true() for true in waiting.values()):
+                raise TimeoutError(text, other)
+            moved.wait()
+        del waiting[rank]
 
     def one(rank: int) -> None:
         def send(to: int, tensor: torch.Tensor) -> None:
@@ -51,12 +63,12 @@ def simulate(
             done.messages[rank] += 1
             done.sent[rank] += tensor.nbytes
             box = boxes[rank, to]
-            box.put(tensor.clone())
-            with box.all_tasks_done:
-                if blocking and not box.all_tasks_done.wait_for(
-                    lambda: not box.unfinished_tasks, PATIENCE
-                ):
-                    raise TimeoutError(f"rank {rank} sends to rank {to}", to)
+            with moved:
+                box.append(copy := tensor.clone())
+                moved.notify_all()
+                if blocking:
+                    here = lambda: not any(kept is copy for kept in box)  # noqa: E731
+                    wait(rank, here, f"rank {rank} sends to rank {to}", to)
 
         def recv(source: int, *more) -> torch.Tensor:
             if more:
@@ -64,24 +76,28 @@ def simulate(
             if source not in range(size):
                 text = f"rank {rank} receives from rank {source}, which is not there"
                 raise ValueError(text)
-            try:
-                tensor = boxes[source, rank].get(timeout=PATIENCE)
-            except queue.Empty:
-                text = f"rank {rank} waits for rank {source}"
-                raise TimeoutError(text, source) from None
-            boxes[source, rank].task_done()
+            box = boxes[source, rank]
+            with moved:
+                wait(rank, lambda: box, f"rank {rank} waits for rank {source}", source)
+                tensor = box.popleft()
+                moved.notify_all()
             done.received[rank] += tensor.nbytes
             return tensor
 
-        program(rank, size, done.grads[rank], send, recv)
+        try:
+            program(rank, size, done.grads[rank], send, recv)
+        finally:
+            with moved:
+                waiting[rank] = lambda: False  # it has ended, and moves nothing more
+                moved.notify_all()
 
     errors = at_once(one, size)
     if errors:
-        waiting = [r for r in errors if isinstance(errors[r], TimeoutError)]
-        if wrong := set(errors) - set(waiting):
+        stuck = [r for r in errors if isinstance(errors[r], TimeoutError)]
+        if wrong := set(errors) - set(stuck):
             raise errors[min(wrong)]
-        alone = [r for r in waiting if errors[r].args[1] not in waiting]
-        text = errors[min(alone or waiting)].args[0]
+        alone = [r for r in stuck if errors[r].args[1] not in stuck]
+        text = errors[min(alone or stuck)].args[0]
         does = "does not answer" if alone else "waits, too"
         raise TimeoutError(f"{text}, which {does}")
     return done
@@ -168,6 +184,10 @@ def at_once(work: Callable, count: int) -> dict[int, Exception]:
             thread.join(max(last - time.monotonic(), 0))
     finally:  # a loop without an end would go on in the kernel
         running = [rank for rank in range(count) if threads[rank].is_alive()]
+        lines = sys._current_frames()  # of a rank that waits for others: in threading
+        at = [lines[threads[rank].ident].f_code.co_filename for rank in running]
+        busy = [r for r, file in zip(running, at) if file != threading.__file__]
+        running = busy or running
         for rank in running:
             end = ctypes.py_object(SystemExit)
             identity = ctypes.c_ulong(threads[rank].ident or 0)
