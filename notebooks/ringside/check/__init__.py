@@ -7,6 +7,7 @@ attempt() calls a function of the learner's, whose exception is the mistake.
 
 from .bets import bets
 from .collectives import mended, rank_two, right_call
+from .crews import after_death, budget_of, steps_in_all
 from .data_parallel import collect, ten_rows, three_forwards
 from .evaluation import few_or_all, four_ways, in_order
 from .fastest import crossing, doubling, sixteen_ranks

@@ -3,7 +3,7 @@
 from ..recording import Recording
 
 CALLS = 6  # the room of one fault, in calls
-PAUSE = 1.7  # the room between two crews, in steps
+PAUSE = 1.9  # the room between two crews, in steps
 FATES = {
     frozenset({"SIGKILL", "SIGTERM"}): "SIGKILL ended some workers, so the agent ends "
     "the others by SIGTERM.",
