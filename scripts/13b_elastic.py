@@ -109,8 +109,8 @@ def agent(story, folder, budget=3):
             events += map(json.loads, lines)
             events[-1]["ends"] = {-9: "SIGKILL", -15: "SIGTERM"}.get(worker.exitcode)
         budget -= why == "a worker failed"  # a node that joins costs nothing
-        if budget < 0:
-            raise RuntimeError("no restart is left")
+        if budget < 0 or last is None and why != "all ended well":
+            raise RuntimeError("no crew has ended well")
         steps = f"steps {events[first]['step']} to {events[-1]['step']}"
         print(f"crew {crew}: {size} ranks, {steps}: {why}, {budget} restarts left")
     return events

@@ -10,7 +10,7 @@ CASES = [  # after which steps crews die, steps, steps between saves; steps in a
     ([8], 12, 4, 12),
     ([5, 6], 12, 4, 15),
     ([3, 3, 3], 12, 4, 21),
-    ([7, 18, 19], 20, 10, 36),
+    ([7, 18, 19], 20, 10, 44),
 ]
 TYPES = "each answer is a whole number, such as 1"
 
