@@ -39,8 +39,8 @@ def after_death(
     return None
 
 
-@says("3 are left, 12 samples each, and the poison ends 4 crews", types=TYPES)
-def budget_of(left: int, samples_each: int, crews_of_poison: int) -> str | None:
+@says("3 are left, 12 samples each, and the bad sample ends 4 crews", types=TYPES)
+def budget_of(left: int, samples_each: int, crews_ended: int) -> str | None:
     """Check a budget of five restarts, after two failures and a node that joins."""
     if left == 2:
         return "a node that joins costs nothing"
@@ -58,12 +58,10 @@ def budget_of(left: int, samples_each: int, crews_of_poison: int) -> str | None:
         return "24 is the batch of all workers together"
     if samples_each != 12:
         return f"not {samples_each}: two workers share the 24 samples of one batch"
-    if crews_of_poison == 3:
+    if crews_ended == 3:
         return "the crew at work fails, too, before the first of the three restarts"
-    if crews_of_poison != 4:
-        return (
-            f"not {crews_of_poison}: the crew at work fails, and each restart after it"
-        )
+    if crews_ended != 4:
+        return f"not {crews_ended}: the crew at work fails, and each restart after it"
     return None
 
 
