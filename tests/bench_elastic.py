@@ -27,7 +27,7 @@ sys.path[:0] = [
 ]
 
 import test_13b  # noqa: E402
-from ringside import elastic, two_nodes  # noqa: E402
+from ringside import agents, elastic, two_nodes  # noqa: E402
 from ringside.fleet import LINE, SCRIPT  # noqa: E402
 from ringside.launch.client import environment  # noqa: E402
 
@@ -97,6 +97,21 @@ def cut(nodes, seconds: float) -> list[str]:
         return said if codes == [0, 0] else [*said, f"exit codes {codes}"]
 
 
+def joins(own_store: bool) -> list[str]:
+    """Lose a node, and let another one join, as on the page; return the end of it."""
+    cell = test_13b.own()
+    env = cell["OWN_STORE"] if own_store else {}
+    with agents(cell["STAND"] + cell["LOOP"]) as begin:
+        a, b = (begin(f"{cell['BOTH']}{host}", **env) for host in (1, 0))
+        b.until("b stands")
+        b.lose()
+        a.until("world size 1")
+        c = begin(f"{cell['BOTH']}0", **env)
+        codes = f"exit codes {a.wait()} {c.wait()}"
+    why = {*re.findall(r"wait timeout after \d+ms", a.log + c.log)}
+    return [codes, *sorted(why)]
+
+
 def main() -> None:
     kept = {"machine": f"{os.cpu_count()} CPU cores, gloo"}
     kept |= {"torch": torch.__version__.partition("+")[0], "date": f"{date.today()}"}
@@ -107,6 +122,7 @@ def main() -> None:
         kept["cut"] = {seconds: cut(nodes, seconds) for seconds in (5, 20)}
     kept |= {"jobs": JOBS, "one store": ended_well(False)}
     kept["own stores"] = ended_well(True)
+    kept["joins, one store"] = joins(False)
     for path in map(Path, sys.argv[1:2]):
         path.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 

@@ -24,7 +24,7 @@ SCRIPT = ROOT / "scripts" / f"{STEM}.py"
 FIGURE = ROOT / "figures" / f"{STEM}.jsonl"
 
 
-def own(*starts: str) -> dict:
+def own() -> dict:
     """Return what some cells of the notebook define, without what they run."""
     parts = {"share": "def share(", "train": "def train("}
     names = {}
@@ -39,6 +39,7 @@ def own(*starts: str) -> dict:
         names[f"{name}_"] = source
     exec(text, names)
     exec(code_with(STEM, "KILL = ").source.partition("killed = ")[0], names)
+    exec(code_with(STEM, "STAND = ").source, names)
     return names
 
 
