@@ -4,7 +4,8 @@
 
 Twenty jobs of four ranks lose one, with a store for all crews and with one for each.
 Then two nodes train, and their link is cut: for less, and for more than a time-out.
-PATH, a JSON file, then has how many jobs ended well, and what the ranks said.
+Last, a node joins a job with one store, and scripts/train.py loses a rank. PATH, a
+JSON file, then has how many jobs ended well, and what the ranks said.
 """
 
 import json
@@ -19,12 +20,11 @@ from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
 import torch
 
-sys.path[:0] = [
-    str(Path(__file__).parent),
-    str(Path(__file__).parents[1] / "notebooks"),
-]
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "notebooks")]
 
 import test_13b  # noqa: E402
 from ringside import agents, elastic, two_nodes  # noqa: E402
@@ -112,6 +112,31 @@ def joins(own_store: bool) -> list[str]:
     return [codes, *sorted(why)]
 
 
+def trained(kill: bool, folder: Path) -> tuple[list[str], dict]:
+    """Run scripts/train.py, and kill a rank after the third epoch, or none."""
+    script, env = str(ROOT / "scripts" / "train.py"), environment(TMPDIR=str(folder))
+    line = [*LINE, "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
+    line += ["--max-restarts", "3", script, "--folder", str(folder)]
+    env |= test_13b.own()["OWN_STORE"]
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    said = []
+    with subprocess.Popen(line, env=env, **how) as agent:
+        for text in agent.stdout:
+            said += [text.strip()] if "steps are done" in text else []
+            if kill and text.startswith("epoch 3"):
+                kill = psutil.Process(agent.pid).children()[1].kill()
+    return said, torch.load(folder / "training.pt", weights_only=True)["model"]
+
+
+def train_twice() -> dict:
+    """Return what the killed training went on from, and whether it ended bit-equal."""
+    with TemporaryDirectory() as one, TemporaryDirectory() as other:
+        _, whole = trained(False, Path(one))
+        said, model = trained(True, Path(other))
+    equal = all(torch.equal(whole[name], model[name]) for name in whole)
+    return {"said": said, "bit-equal": equal}
+
+
 def main() -> None:
     kept = {"machine": f"{os.cpu_count()} CPU cores, gloo"}
     kept |= {"torch": torch.__version__.partition("+")[0], "date": f"{date.today()}"}
@@ -123,6 +148,7 @@ def main() -> None:
     kept |= {"jobs": JOBS, "one store": ended_well(False)}
     kept["own stores"] = ended_well(True)
     kept["joins, one store"] = joins(False)
+    kept["train.py"] = train_twice()
     for path in map(Path, sys.argv[1:2]):
         path.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 

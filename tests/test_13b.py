@@ -261,3 +261,28 @@ def test_the_page_shows_what_it_claims():
     lives = re.findall(r"restart (\d): world size (\d), from step (\d)", said)
     assert lives[2:5] == [("0", "2", "0"), ("1", "1", "4"), ("1", "2", "8")]
     assert os.sep + "tmp" not in said
+
+
+def test_what_the_page_says_of_the_measured_runs_holds():
+    kept = json.loads((ROOT / "figures" / f"{STEM}_measured.json").read_text())
+    page = nbformat.read(ROOT / "notebooks" / f"{STEM}.ipynb", 4)
+    prose = "\n".join(c.source for c in page.cells if c.cell_type == "markdown")
+    assert "Of 20 jobs of four ranks that lost one, none ended well." in prose
+    assert "With own stores, all 20 did." in prose
+    assert (kept["jobs"], kept["one store"], kept["own stores"]) == (20, 0, 20)
+    assert "with a time-out of ten seconds" in prose and kept["time-out"] == 10
+    short, long = kept["cut"]["5"], kept["cut"]["20"]
+    assert [line.partition(",")[0] for line in short] == [
+        "restart 0: world size 2",
+        "ended",
+    ]
+    assert 5 < float(short[1].split()[-2]) < kept["time-out"]
+    assert [line[8:] for line in long[:3]] == [
+        "0: world size 2",
+        "1: world size 1",
+        "1: world size 2",
+    ]
+    assert kept["joins, one store"] == ["exit codes 1 1", "wait timeout after 60000ms"]
+    assert kept["train.py"]["bit-equal"] and "fourth epoch" in prose
+    steps = [int(line.split()[5]) for line in kept["train.py"]["said"]]
+    assert steps == [0, 80], "saved every 20 steps, and an epoch has 32"
