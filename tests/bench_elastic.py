@@ -102,11 +102,12 @@ def joins(own_store: bool) -> list[str]:
     cell = test_13b.own()
     env = cell["OWN_STORE"] if own_store else {}
     with agents(cell["STAND"] + cell["LOOP"]) as begin:
-        a, b = (begin(f"{cell['BOTH']}{host}", **env) for host in (1, 0))
+        b = begin(f"{cell['BOTH']}0", NODE="b", **env)
+        a = begin(f"{cell['BOTH']}1", NODE="a", **env)
         b.until("b stands")
         b.lose()
         a.until("world size 1")
-        c = begin(f"{cell['BOTH']}0", **env)
+        c = begin(f"{cell['BOTH']}0", NODE="c", **env)
         codes = f"exit codes {a.wait()} {c.wait()}"
     why = {*re.findall(r"wait timeout after \d+ms", a.log + c.log)}
     return [codes, *sorted(why)]
