@@ -20,7 +20,6 @@ from statistics import multimode
 
 import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d
 from torch.distributed.elastic.multiprocessing import errors
 
 FAULTS = ("no fault", "a step too few", "a call too many")
@@ -51,20 +50,20 @@ def make(calls, group):
 
 def begun(group):
     """Return the calls that this rank has begun in a group: its flight recorder."""
-    box = json.loads(_distributed_c10d._dump_fr_trace_json())
+    box = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())
     own = [e for e in box["entries"] if e["process_group"][0] == group.group_name]
     return [entry["profiling_name"].removeprefix("gloo:") for entry in own]
 
 
 def at_fault(boxes):
-    """Return which ranks the boxes of all ranks point at, and why."""
-    most = max(map(len, boxes))
-    behind = [rank for rank, box in enumerate(boxes) if len(box) < most]
-    usual = multimode(box[-1] for box in boxes)
-    other = [rank for rank, box in enumerate(boxes) if [box[-1]] != usual]
-    if behind:
-        return behind, f"begun fewer than {most} calls"
-    return other, f"call {most} is another one"
+    """Return which ranks are unlike most others, and in what."""
+    counts, last_calls = [len(box) for box in boxes], [box[-1] for box in boxes]
+    for what, values in (("number of calls", counts), ("last call", last_calls)):
+        usual = multimode(values)  # the most frequent value, or several
+        unlike = [rank for rank, value in enumerate(values) if [value] != usual]
+        if unlike:
+            return unlike, what
+    return [], "nothing"
 
 
 def save_recording(path, events, **header):
@@ -122,11 +121,11 @@ def main():
             kind = "work" if number < ended else "wait"
             event = {"step": number, "rank": rank, "phase": fault}
             events.append(event | {"what": call, "kind": kind})
-        ranks, why = at_fault(boxes)
+        ranks, what = at_fault(boxes)
         if world_size > 1 and (fault in wrong) != (wrong.get(fault) in ranks):
             raise ValueError(f"{fault}: the boxes point at {ranks}")
         if rank == 0:
-            told = f"{why}: {ranks}" if error or ranks else "all ended"
+            told = f"unlike in its {what}: {ranks}" if ranks else "all alike"
             counts = " ".join(str(len(box)) for box in boxes)
             print(f"{fault:15}  calls begun {counts}  {told}")
     save_recording(args.record, events, picture="waits")

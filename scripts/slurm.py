@@ -148,14 +148,13 @@ def bring_up(folder, say=lambda line: None):
         home, port = write(folder)
         files = ["--key-file=key", "--pid-file=pid", "--seed-file=seed"]
         files += ["--log-file=log", "--socket=munge.socket"]
-        start(folder, "munged", "--foreground", "--force", *files)
-        until((folder / "munge.socket").exists, folder, "munged", say)
-        start(folder, "slurmctld", "-D")
+        munged = start(folder, "munged", "--foreground", "--force", *files)
+        until((folder / "munge.socket").exists, folder, [munged], say)
+        controller = start(folder, "slurmctld", "-D")
         listens = socket.socket().connect_ex
-        until(lambda: not listens((home, port)), folder, "slurmctld", say)
-        for node in NODES:
-            start(folder, "slurmd", "-D", "-N", node)
-        until(lambda: is_up(folder), folder, "slurmd", say)
+        until(lambda: not listens((home, port)), folder, [controller], say)
+        nodes = [start(folder, "slurmd", "-D", "-N", node) for node in NODES]
+        until(lambda: is_up(folder), folder, nodes, say)
     except BaseException:
         take_down(folder)
         raise
@@ -185,18 +184,18 @@ def write(folder):
 
 
 def start(folder, name, *words):
-    """Start one daemon, with a log of its own."""
+    """Start one daemon, with a log of its own, and return its process."""
     with open(folder / f"{name}.log", "ab") as log:
         how = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "cwd": folder}
         how |= {"env": environment(folder), "start_new_session": True}
-        subprocess.Popen([name, *words], **how)
+        return subprocess.Popen([name, *words], **how)
 
 
-def until(true, folder, name, say):
-    """Wait for a daemon; if it ends or is late, give up with the end of its log."""
-    stop_at = time.monotonic() + PATIENCE
+def until(true, folder, daemons, say):
+    """Wait for daemons; if one ends or is late, give up with the end of its log."""
+    stop_at, name = time.monotonic() + PATIENCE, daemons[0].args[0]
     while not true():
-        if time.monotonic() > stop_at or name not in belonging(folder).values():
+        if time.monotonic() > stop_at or any(d.poll() is not None for d in daemons):
             log = (folder / f"{name}.log").read_text(errors="replace").splitlines()
             give_up("\n  ".join([f"{name} does not run; its last words:", *log[-6:]]))
         time.sleep(0.02)
@@ -225,14 +224,19 @@ def environment(folder):
 
 
 def belonging(folder):
-    """Return the processes of a cluster: its daemons, and what runs in its jobs."""
+    """Return the processes of a cluster: its daemons, and what runs in its jobs.
+
+    A process that just starts shows no variables yet: our own children count as well.
+    """
     mark, found = f"\0SLURM_CONF={folder}/".encode(), {}
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
             words = b"\0" + path.read_bytes()
             name = (path.parent / "comm").read_text().strip()
+            stat = (path.parent / "stat").read_text().rpartition(") ")[2].split()
             task = name in PROGRAMS or b"\0SLURMD_NODENAME=" in words
-            if mark in words and task and path.stat().st_uid == os.getuid():
+            ours = mark in words and task or int(stat[1]) == os.getpid()
+            if ours and stat[0] != "Z" and path.stat().st_uid == os.getuid():
                 found[int(path.parent.name)] = name
     return found
 
@@ -240,11 +244,13 @@ def belonging(folder):
 def take_down(folder):
     """End all processes of a cluster and remove its folder; no signal stops this."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    while left := belonging(folder):  # even if somebody has removed the folder
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
+    for pause in (0.1, 0):  # a second look, for what has just started
+        while left := belonging(folder):  # even if somebody has removed the folder
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+        time.sleep(pause)
     if mine(folder):
         shutil.rmtree(folder, ignore_errors=True)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

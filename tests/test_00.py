@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,47 +23,38 @@ def test_the_ranks_add_up(ranks):
     assert [e["holds"]["number"] for e in run.recording[-ranks:]] == [[total]] * ranks
 
 
-def test_two_nodes_on_one_machine():
-    """Ranks 0 to 3, local ranks 0 and 1 twice: what the lesson says of two nodes."""
-    line = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
-    line += ["--nproc-per-node", "2", "--local-addr", "127.0.0.1"]
-    line += ["--master-port", "29617"]
-    nodes = [
-        subprocess.Popen(
-            [*line, "--node-rank", str(node), f"scripts/{SCRIPT}.py"],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for node in (0, 1)
-    ]
-    said = [node.communicate(timeout=120)[0] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0]
-    assert [row.split() for row in said[0].splitlines()[1:-1]] == [
+@pytest.fixture
+def placed(tmp_path):
+    """Runs the script on four ranks that are told another place than they have."""
+    path = ROOT / "scripts" / f"{SCRIPT}.py"
+
+    def run(place):
+        text = "import os, runpy\nrank = int(os.environ['RANK'])\n"
+        text += f"os.environ |= {place}\n"
+        text += f"runpy.run_path({str(path)!r}, run_name='__main__')\n"
+        (tmp_path / "placed.py").write_text(text)
+        return torchrun(tmp_path / "placed.py", ranks=4, quiet=True)
+
+    return run
+
+
+def test_two_nodes(placed):
+    """Ranks 0 to 3, local ranks 0 and 1 twice: what agents on two nodes tell them."""
+    place = "{'GROUP_RANK': f'{rank // 2}', 'LOCAL_RANK': f'{rank % 2}', "
+    said = placed(place + "'LOCAL_WORLD_SIZE': '2'}")
+    assert [row.split() for row in said.lines[0][1:-1]] == [
         ["0", "0", "0"],
         ["1", "0", "1"],
         ["2", "1", "0"],
         ["3", "1", "1"],
     ]
-    assert said[1] == ""
+    assert not any(said.lines[rank] for rank in (1, 2, 3))
 
 
-def test_a_place_that_is_not_its_own_is_refused():
+def test_a_place_that_is_not_its_own_is_refused(placed):
     """A rank whose variables contradict each other says so."""
-    env = {"LOCAL_WORLD_SIZE": "3"}
-    text = f"""
-import os, runpy
-os.environ |= {env!r}
-runpy.run_path({str(ROOT / "scripts" / f"{SCRIPT}.py")!r}, run_name="__main__")
-"""
-    wrong = Path(__file__).with_name("wrong place.py")
-    try:
-        wrong.write_text(text)
-        with pytest.raises(RankFailed, match="rank 3 is at .0, 3., not at .1, 0."):
-            torchrun(str(wrong), ranks=4, quiet=True)
-    finally:
-        wrong.unlink()
+    with pytest.raises(RankFailed, match="rank 3 is at .0, 3., not at .1, 0."):
+        placed("{'LOCAL_WORLD_SIZE': '3'}")
 
 
 def page():

@@ -126,7 +126,7 @@ def test_the_picture_tells_who_starts_whom():
         (HEAD.format(2) + "srun python t.py", 1, ["2 + 2 = 4", "ranks 2 to 3"]),
         (HEAD.format(2) + "python t.py", 1, ["processes: 1", "without srun"]),
         (HEAD.format(1) + "srun python t.py", 2, ["processes: 4, world size: 2"]),
-        (HEAD.format(1) + FIRST + AGENTS, 1, ["processes: 4", "node 1: ranks 2 to 3"]),
+        (HEAD.format(1) + FIRST + AGENTS, 1, ["processes: 4", "agent 1: ranks 2 to 3"]),
         (HEAD.format(2) + AGENTS, 1, ["processes: 4", "2 find no place"]),
         (HEAD.format(1) + AGENTS[5:], 1, ["one agent, and it waits"]),
         (HEAD.format(1) + AGENTS.replace("=2 ", "=3 "), 1, ["only 2 agents start"]),

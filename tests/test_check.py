@@ -13,6 +13,7 @@ from ringside import check
 from ringside.check.verdict import TODO
 
 ROOT = Path(__file__).resolve().parents[1]
+PRACTICE = "13c_broken_scripts"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 CHECKERS = [
     checker
@@ -26,6 +27,8 @@ def solutions() -> list:
     """Return each folded solution of each notebook, as (name, code)."""
     found = []
     for path in NOTEBOOKS:
+        if path.stem == PRACTICE:  # test_13c runs them, with the page's functions
+            continue
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             folded = re.findall(
                 r"<summary>Solution</summary>\s+```python\n(.*?)```",
@@ -50,7 +53,7 @@ def test_there_is_a_solution_for_each_exercise():
     for path in NOTEBOOKS:
         text = path.read_text(encoding="utf-8")
         exercises = len(re.findall(r"## Exercise \d", text))
-        assert 2 <= exercises <= 3
+        assert 2 <= exercises <= 3 or path.stem == PRACTICE and exercises == 9
         assert text.count("<summary>Solution</summary>") == exercises
         assert text.count("<summary>Hint</summary>") == exercises
 

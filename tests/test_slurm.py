@@ -42,12 +42,10 @@ def home():
 @pytest.fixture(scope="module")
 def able(home):
     """Slurm is here, and a cluster can be made."""
-    for _ in range(3):  # on a busy machine a daemon may be too late
-        made = tool("run", "true")
-        if made.returncode in (0, 2):
-            break
-    if made.returncode:
+    made = tool("run", "true")
+    if made.returncode == 2:
         pytest.skip(f"{made.stderr.strip()} ({INSTALL})")
+    assert made.returncode == 0, made.stderr  # Slurm is installed: it has to work
 
 
 @pytest.fixture
@@ -173,7 +171,7 @@ def test_half_an_up_is_taken_down(traces):
             assert soon(lambda: UP.exists() or child.poll() is not None)
             time.sleep(wait)
             child.send_signal(number)
-        assert child.returncode in (0, 130, -9)
+        assert child.returncode in (0, 130, -2, -9)  # -2: it had ended its work
         if child.returncode != 130:
             assert tool("down").returncode == 0
         assert not UP.exists() and not processes()

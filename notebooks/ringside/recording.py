@@ -27,6 +27,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "trees": "step rank phase parent ends",  # and of a rank who told it what
     "jobs": "step rank phase node task local",
     "waits": "step rank phase what kind",
+    "checks": "step rank phase what kind",
     "crews": "step rank phase",  # and in the last step of a worker, ends
 }
 FIELDS = {

@@ -2,10 +2,23 @@
 
 Each checker is a function that returns a mistake, or None, in a file for its lesson.
 In verdict.py, says() makes it print one line, after a look at blanks and types, and
-attempt() calls a function of the learner's, whose exception is the mistake.
+attempt() calls a function of the learner's, whose exception is the mistake. And
+watched.py runs one on real ranks: it tells what each rank did, and who waits for whom.
 """
 
 from .bets import bets
+from .broken import (
+    script_1,
+    script_2,
+    script_3,
+    script_4,
+    script_5,
+    script_6,
+    script_7,
+    script_8,
+    script_9,
+    script_10,
+)
 from .collectives import mended, rank_two, right_call
 from .crews import after_death, budget_of, steps_in_all
 from .data_parallel import collect, ten_rows, three_forwards

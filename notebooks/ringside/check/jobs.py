@@ -166,10 +166,10 @@ def would_start(text: str, spawned: int = 1) -> None:
     print(f"tasks: {dealt} = {plan.tasks}, and each {each}")
     print(f"processes: {plan.processes}, world size: {plan.world}")
     if not plan.wrong:
-        first = 0
-        for node, tasks in enumerate(plan.dealt):
+        place, first = "agent" if plan.torchrun else "node", 0
+        for number, tasks in enumerate(plan.dealt):
             last = first + tasks * plan.each - 1
-            print(f"node {node}: ranks {first} to {last}")
+            print(f"{place} {number}: ranks {first} to {last}")
             first = last + 1
     for reason in plan.wrong:
         print(f"wrong: {reason}")

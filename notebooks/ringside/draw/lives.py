@@ -1,4 +1,4 @@
-"""Tells ranks and runs as a timeline: they stop and go on, lose bits, or wait."""
+"""Tells runs as a timeline: they stop and go on, lose bits, wait, or fail checks."""
 
 from ..recording import Recording
 
@@ -136,3 +136,17 @@ def crews(events: Recording) -> Recording:
 def ordered(events: Recording) -> list[dict]:
     """Return the events by crew."""
     return sorted(events, key=lambda event: event["phase"])
+
+
+def checks(events: Recording) -> Recording:
+    """Return which checks each run has passed, from left to right."""
+    runs, found = [*dict.fromkeys(event["phase"] for event in events)], []
+    for event in events:
+        begin, passed = event["step"], event["kind"] == "work"
+        bar = {"lane": runs.index(event["phase"]), "begin": begin, "end": begin + 1}
+        what = f"{'✗✓'[passed]} {event['what']}"
+        found.append(bar | {"kind": event["kind"], "what": what})
+    lanes = [", ".join(run.split()) for run in runs]  # in two lines
+    header = {"picture": "timeline", "lanes": lanes, "hues": [2] * len(lanes)}
+    header["title"] = "Which checks a training passes: a dashed one finds the fault"
+    return Recording(found, **events.header | header)

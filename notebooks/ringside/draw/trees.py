@@ -89,7 +89,7 @@ def row(x: float, y: float, who: str, said: str) -> str:
     return (
         tag
         + text(x + 6.5, y, letter, 11, ' fill="#fff"' + MIDDLE)
-        + text(x + 16, y, said, 11)
+        + text(x + 15, y, said, 10.5)
     )
 
 

@@ -1,0 +1,165 @@
+"""Examine a training by four checks: healthy first, then with each of five faults.
+
+    torchrun --standalone --nproc-per-node 4 scripts/13c_broken_scripts.py
+
+GPUs are not used. On one rank no check finds any fault. With --record PATH, rank 0
+keeps which checks each training has passed, as JSON lines. The last line begins with
+"ok". The lesson: notebooks/13c_broken_scripts.ipynb
+"""
+
+import copy
+import gc
+import json
+import math
+import os
+import shlex
+import sys
+import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # here: once there is a group, this would keep it alive
+from torch.distributed.elastic.multiprocessing import errors
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DistributedSampler
+
+FAULTS = {  # and the checks that each one fails, on two ranks or more
+    "healthy": "",
+    "padded samples": "samples gradients loss",
+    "around DDP": "gradients weights",
+    "divided twice": "gradients loss",
+    "rank-0 loss": "loss",
+    "rank-0 momentum": "weights",
+}
+
+
+def make(start=0.0):
+    """Return a model with one weight, which multiplies."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(model.weight, start)
+    return model
+
+
+def numbers(count):
+    """Return the samples: the numbers from 1 on."""
+    return torch.arange(1.0, count + 1).reshape(count, 1)
+
+
+def loss_of(model, x):
+    """Return a loss whose gradient is minus the mean of the samples."""
+    return -model(x).mean()
+
+
+def doctor(model, optimizer, sampler, loss_of, log, x):
+    """Take a step; return which of its parts are as with one process that has all."""
+    alone, mine = copy.deepcopy(model.module), list(sampler)
+    whole, loss = loss_of(alone, x), loss_of(model, x[mine])
+    whole.backward()
+    loss.backward()
+    own = [mine, log(loss), [p.grad.cpu() for p in model.parameters()]]
+    optimizer.step()
+    own.append([p.detach().cpu() for p in model.parameters()])
+    told = [None] * dist.get_world_size()
+    dist.all_gather_object(told, own)
+    reads, losses, grads, weights = zip(*told)
+    truth = [p.grad.cpu() for p in alone.parameters()]
+    return {
+        "samples": sorted(sum(reads, [])) == list(range(len(x))),
+        "gradients": all(map(torch.allclose, sum(grads, []), truth * len(told))),
+        "loss": math.isclose(losses[0], whole.item(), rel_tol=1e-5),
+        "weights": all(map(torch.equal, sum(weights, []), weights[0] * len(told))),
+    }
+
+
+def mean_of(loss):
+    """Return the mean of the losses of all ranks."""
+    told = loss.detach().clone()
+    dist.all_reduce(told)
+    return told.item() / dist.get_world_size()
+
+
+def examine(fault, rank, world_size):
+    """Build a training with one fault, or none, and let the doctor take a step."""
+    x = numbers(3 * world_size + (fault == "padded samples"))
+    model, of, log = DistributedDataParallel(make(1.0)), loss_of, mean_of
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
+    if fault == "around DDP":
+        of = lambda model, x: loss_of(getattr(model, "module", model), x)  # noqa: E731
+    if fault == "divided twice":
+        of = lambda model, mine: -model(mine).sum() / len(x)  # noqa: E731
+    if fault == "rank-0 loss":
+        log = torch.Tensor.item
+    if fault == "rank-0 momentum" and rank == 0:
+        for weight in model.parameters():
+            optimizer.state[weight]["momentum_buffer"] = torch.ones_like(weight)
+    sampler = DistributedSampler(x, shuffle=False)
+    return doctor(model, optimizer, sampler, of, log, x)
+
+
+def save_recording(path, events, **header):
+    """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, events)
+    rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
+    if path and dist.get_rank() == 0:
+        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
+        part = Path(f"{path}.part")
+        part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
+        part.replace(path)
+    return rows
+
+
+class Parser(ArgumentParser):
+    def error(self, message):
+        """Say in one line what is wrong, and once: rank 0 speaks, and leaves first."""
+        if os.environ.get("RANK", "0") != "0":
+            time.sleep(1)
+            self.exit(2)
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def start(parser):
+    """Return the arguments, this rank and the number of ranks."""
+    parser.add_argument("--record", type=Path, metavar="PATH", help="a file to write")
+    args = parser.parse_args()
+    if "RANK" not in os.environ:
+        path = shlex.quote(sys.argv[0])
+        parser.error(f"try torchrun --standalone --nproc-per-node 4 {path}")
+    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
+        parser.error(f"--record must be a file in a folder, not {args.record}")
+    return args, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+@errors.record  # torchrun hears of an exception in here
+def main():
+    parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    args, rank, world_size = start(parser)
+
+    dist.init_process_group("gloo", timeout=timedelta(minutes=1))
+    events, caught = [], 0
+    for fault, fails in FAULTS.items():
+        found = examine(fault, rank, world_size)
+        wrong = [check for check, passed in found.items() if not passed]
+        if set(wrong) != set(fails.split() if world_size > 1 else ()):
+            raise ValueError(f"{fault}: it fails {wrong}, and should fail {fails!r}")
+        caught += bool(wrong)
+        if rank == 0:
+            marks = "  ".join(f"{'✓✗'[name in wrong]} {name}" for name in found)
+            print(f"{fault:15}  {marks}")
+            for number, (name, passed) in enumerate(found.items()):
+                event = {"step": number, "rank": rank, "phase": fault, "what": name}
+                events.append(event | {"kind": "work" if passed else "wait"})
+    save_recording(args.record, events, picture="checks")
+    if rank == 0:
+        ranks = f"{world_size} rank{'s' * (world_size > 1)}"
+        print(f"ok: on {ranks} the checks find {caught} of 5 faults")
+
+
+if __name__ == "__main__":
+    main()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()
