@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "notebooks"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import test_10 as resume  # noqa: E402
+import test_13b as crews  # noqa: E402
 import test_guard as guard  # noqa: E402
 import test_launch as t  # noqa: E402
 import test_scripts  # noqa: E402
@@ -318,7 +319,7 @@ def exits() -> None:
 
 
 def killed_runs() -> None:
-    """Kill trainings at random steps, and saves at random moments, in lesson 10."""
+    """Kill trainings at random steps, and saves at random moments: lessons 10, 13b."""
 
     def trial(number: int, kill) -> float:
         dice = random.Random(number)
@@ -342,6 +343,8 @@ def killed_runs() -> None:
     }
     for promise, kill in kills.items():
         count(promise, 50, 120, lambda number, kill=kill: trial(number, kill))
+    promise = "elastic: a worker killed at any step"
+    count(promise, 20, 120, lambda n: trial(n, lambda _, d: crews.kill_somewhere(d)))
 
 
 def main() -> None:

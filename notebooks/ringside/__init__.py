@@ -5,6 +5,7 @@ recording.py   reads what ranks recorded, and refuses what is wrong
 draw/          makes a picture of a recording, or a player
 check/         judges a learner's answers, one module for each lesson
 nodes.py       gives a notebook two nodes, and runs torchrun on both
+fleet.py       runs torchrun's agents, and ends one while the others work
 cluster.py     runs commands on a cluster of Slurm that lasts as long as they do
 mailboxes.py   runs ranks that are only simulated, as threads of the kernel
 
@@ -14,6 +15,7 @@ Each of the three folders begins with a map. `python -m ringside` makes lessons 
 from importlib import import_module
 
 ROOMS = {
+    ".fleet": "Agent agents elastic",
     ".draw.player": "Picture Player film still",
     ".launch": "RankFailed RankTimeout Run script_of torchrun",
     ".mailboxes": "Simulated at_barriers simulate simulate_ring",

@@ -28,6 +28,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "jobs": "step rank phase node task local",
     "waits": "step rank phase what kind",
     "checks": "step rank phase what kind",
+    "crews": "step rank phase",  # and in the last step of a worker, ends
 }
 FIELDS = {
     "step": "which state of the run this is, from 0 on",

@@ -20,6 +20,7 @@ from .broken import (
     script_10,
 )
 from .collectives import mended, rank_two, right_call
+from .crews import after_death, budget_of, steps_in_all
 from .data_parallel import collect, ten_rows, three_forwards
 from .evaluation import few_or_all, four_ways, in_order
 from .fastest import crossing, doubling, sixteen_ranks

@@ -3,6 +3,14 @@
 from ..recording import Recording
 
 CALLS = 6  # the room of one fault, in calls
+PAUSE = 1.9  # the room between two crews, in steps
+FATES = {
+    frozenset({"SIGKILL", "SIGTERM"}): "SIGKILL ended some workers, so the agent ends "
+    "the others by SIGTERM.",
+    frozenset({"SIGTERM"}): "A node joins, so the agent ends all workers by SIGTERM.",
+    frozenset({"SIGKILL"}): "SIGKILL ended all workers.",
+    frozenset(): "All end well, after the last step.",
+}
 FAULTS = {
     "no fault": "A call ends when all ranks have made it.",
     "a step too few": "The last rank skips step 3, so its step 4 is added to their "
@@ -79,6 +87,55 @@ def waits(events: Recording) -> Recording:
     header = {"picture": "timeline", "lanes": lanes, "phases": FAULTS}
     header["title"] = "Which call each rank is in: a dashed one never ends"
     return Recording(found, **events.header | header | {"span": 3 * CALLS})
+
+
+def crews(events: Recording) -> Recording:
+    """Return the steps of each crew of workers, how it ended, and what it went on from.
+
+    A crew begins when the last one has ended, so a step may stand there twice.
+    """
+    ranks, every = sorted({event["rank"] for event in events}), events.header["every"]
+    found, phases, begin = [], {}, 0
+    for number, crew in enumerate(dict.fromkeys(e["phase"] for e in ordered(events))):
+        own = [event for event in events if event["phase"] == crew]
+        first, last = own[0]["step"], own[-1]["step"]
+        end, fates = begin + last - first + 1, set()
+        for rank in ranks:
+            bar = {"step": number, "lane": rank, "begin": begin, "end": end}
+            mine = [event for event in own if event["rank"] == rank]
+            if not mine:
+                found.append(bar | {"kind": "wait", "what": "no such rank"})
+                continue
+            if first > 1:
+                told = {"kind": "message", "what": f"loads {first - 1}"}
+                found.append(bar | told | {"end": begin + 2})
+            for event in mine:
+                at = begin + event["step"] - first
+                bar |= {"begin": at, "end": at + 1}
+                found.append(bar | {"kind": "work", "what": f"{event['step']}"})
+                if rank == 0 and event["step"] % every == 0:
+                    told = {"kind": "message", "what": "save", "begin": at + 0.1}
+                    found.append(bar | told)
+            if ends := mine[-1].get("ends"):
+                fates.add(ends)
+                bar |= {"begin": end, "end": end + PAUSE}
+                found.append(bar | {"kind": "wait", "what": ends})
+        phases[crew] = FATES[frozenset(fates)]
+        begin = end + PAUSE
+    header = {"picture": "timeline", "lanes": [f"rank {rank}" for rank in ranks]}
+    header |= {"phases": phases, "span": begin - PAUSE}
+    header["legend"] = {
+        "work": "a step",
+        "message": "the file",
+        "wait": "ended, or gone",
+    }
+    header["title"] = "The steps of four crews of workers, and how each crew ended"
+    return Recording(found, **events.header | header)
+
+
+def ordered(events: Recording) -> list[dict]:
+    """Return the events by crew."""
+    return sorted(events, key=lambda event: event["phase"])
 
 
 def checks(events: Recording) -> Recording:

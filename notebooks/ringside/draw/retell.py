@@ -8,7 +8,7 @@ from collections import Counter
 from ..recording import Recording, table
 from .chunks import rows, swaps
 from .crossings import crossings
-from .lives import bits, checks, lives, waits
+from .lives import bits, checks, crews, lives, waits
 from .marks import tested
 from .race import laps
 
@@ -213,6 +213,6 @@ def together(events: Recording) -> Recording:
     return Recording(found, **events.header | header | {"fresh": ["gets"]})
 
 
-LAST = (rows, lives, bits, waits, checks, crossings)
+LAST = (rows, lives, bits, waits, checks, crews, crossings)
 SAME = (copies, shares, spans, sums, habits, together, swaps, *LAST)
 TELLS = {tell.__name__: tell for tell in SAME} | {"race": laps, "tests": tested}

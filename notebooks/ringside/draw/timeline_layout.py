@@ -30,6 +30,7 @@ class Layout:
                 **header
             )
         used = {event["kind"] for event in events} if self.phases else ()
+        self.legend = LEGEND | header.get("legend", {})
         self.kinds = [kind for kind in LEGEND if kind in used]
         self.begin = min(event["begin"] for event in events)
         self.span = header.get("span") or length(events) or 1
@@ -79,9 +80,9 @@ def legend(layout: Layout) -> str:
     """Return what the kinds of bars mean, at the top on the right."""
     parts, x = "", layout.width - 14
     for kind in reversed(layout.kinds):
-        x -= 6 * len(LEGEND[kind]) + 36
+        x -= 6 * len(layout.legend[kind]) + 36
         parts += f'<path {paint(kind, "g", GREY)} d="{box(x, 14, 18, 14)}"/>'
-        parts += text(x + 24, 25, LEGEND[kind], 12)
+        parts += text(x + 24, 25, layout.legend[kind], 12)
     return parts
 
 

@@ -1,0 +1,92 @@
+"""Checks the answers of lesson 13b."""
+
+from collections.abc import Callable
+
+from .verdict import Mistake, attempt, says
+
+CASES = [  # after which steps crews die, steps, steps between saves; steps in all
+    ([5], 12, 4, 13),
+    ([], 12, 4, 12),
+    ([8], 12, 4, 12),
+    ([5, 6], 12, 4, 15),
+    ([3, 3, 3], 12, 4, 21),
+    ([7, 18, 19], 20, 10, 44),
+]
+TYPES = "each answer is a whole number, such as 1"
+
+
+@says("four processes start anew, from step 10; steps 11 to 13 are taken again", TYPES)
+def after_death(
+    ended_by_the_agent: int, started_anew: int, goes_on_from: int, taken_again: int
+) -> str | None:
+    """Check what becomes of four workers when one is killed after step 13."""
+    if ended_by_the_agent == 4:
+        return "the agent need not end the worker that is dead already"
+    if ended_by_the_agent == 0:
+        return "the three others are alive: what does the agent do with them?"
+    if ended_by_the_agent != 3:
+        return f"not {ended_by_the_agent} workers: who is still alive?"
+    if started_anew == 1:
+        return "a single new worker has nobody to meet: the old group is of no use"
+    if started_anew != 4:
+        return f"not {started_anew}: a crew has as many workers as there are ranks"
+    if goes_on_from == 13:
+        return "steps 11 to 13 were in memory only: which step is in the file?"
+    if goes_on_from != 10:
+        return f"not from {goes_on_from}: 13 steps have two times 5 in them"
+    if taken_again != 3:
+        return f"not {taken_again} steps are taken again, but those after 10, up to 13"
+    return None
+
+
+@says("3 are left, 12 samples each, and the bad sample ends 4 crews", types=TYPES)
+def budget_of(left: int, samples_each: int, crews_ended: int) -> str | None:
+    """Check a budget of five restarts, after two failures and a node that joins."""
+    if left == 2:
+        return "a node that joins costs nothing"
+    if left == 4:
+        return "node 1's workers fail too when their peers on node 2 are gone"
+    if left == 5:
+        return "two crews failed: what does each cost?"
+    if left != 3:
+        return (
+            f"not {left}: go through a, b and c, and ask of each whether a crew failed"
+        )
+    if samples_each == 6:
+        return "6 samples each was right while there were four workers"
+    if samples_each == 24:
+        return "24 is the batch of all workers together"
+    if samples_each != 12:
+        return f"not {samples_each}: two workers share the 24 samples of one batch"
+    if crews_ended == 3:
+        return "the crew at work fails, too, before the first of the three restarts"
+    if crews_ended != 4:
+        return f"not {crews_ended}: the crew at work fails, and each restart after it"
+    return None
+
+
+@says(f"it counts the steps of {len(CASES)} jobs")
+def steps_in_all(function: Callable) -> str | None:
+    """Check steps_in_all(deaths, steps, every)."""
+    for deaths, steps, every, right in CASES:
+        where = f"deaths after {deaths}, {steps} steps, saved every {every}:"
+        said = attempt(where, function, [*deaths], steps, every, into=whole)
+        if said == right:
+            continue
+        if said == sum(deaths) + steps:
+            return f"{where} a crew does not begin at step 0, if there is a file"
+        if said == steps:
+            return f"{where} some steps are taken more than once"
+        if said == right - steps:
+            return f"{where} {said} steps are taken again: add all the others"
+        if deaths and said == right - steps + deaths[-1] // every * every:
+            return f"{where} the last crew, which nobody kills, takes steps too"
+        return f"{where} it is {right}, not {said}"
+    return None
+
+
+def whole(answer) -> int:
+    """Return an answer as a number of steps."""
+    if type(answer) is not int:
+        raise Mistake(f"return a number of steps, such as 13, not {answer!r}")
+    return answer

@@ -1,0 +1,175 @@
+"""Kill a worker, lose a node, get it back: does the training end as if undisturbed?
+
+    torchrun --standalone --nproc-per-node 4 scripts/13b_elastic.py
+
+Rank 0 plays the agent, and forks the workers. With --record PATH, it keeps what all
+did, as JSON lines. The last line begins with "ok": notebooks/13b_elastic.ipynb
+"""
+
+import gc
+import json
+import multiprocessing
+import os
+import shlex
+import signal
+import sys
+import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import errors
+
+SAMPLES, BATCH, STEPS, EVERY = 24, 8, 12, 4
+
+
+def share(step, rank, world_size):
+    """Return a rank's samples of a step; all ranks together have the whole batch."""
+    epoch, place = divmod(step, SAMPLES // BATCH)
+    dice = torch.Generator().manual_seed(epoch)
+    batch = torch.randperm(SAMPLES, generator=dice)[place * BATCH :][:BATCH]
+    return batch[rank::world_size].double()
+
+
+def train(path, rank, world_size, after_step):
+    """Go on from the file to the last step, and save now and then."""
+    state = {"step": 0, "weight": torch.zeros((), dtype=torch.float64)}
+    if path.exists():
+        state = torch.load(path, weights_only=True)
+    while state["step"] < STEPS:
+        pull = (share(state["step"], rank, world_size) - state["weight"]).sum()
+        dist.all_reduce(pull)
+        state["weight"] = state["weight"] + pull / BATCH / 2
+        state["step"] += 1
+        if rank == 0 and state["step"] % EVERY == 0:
+            torch.save(state, f"{path}.part")
+            os.replace(f"{path}.part", path)
+        after_step(state["step"])
+    return state["weight"].item()
+
+
+def live(crew, rank, world_size, doomed, last, newcomer, folder):
+    """Be a worker of a crew: note each step, and die when fate wants it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if rank in doomed else signal.SIG_DFL)
+    signal.alarm(60)  # whatever happens, this process ends
+    meet = f"file://{folder}/crew{crew}"
+    dist.init_process_group("gloo", meet, rank=rank, world_size=world_size)
+
+    def after_step(step):
+        event = {"step": step, "rank": rank, "phase": f"crew {crew}"}
+        with (folder / f"{crew}-{rank}").open("a") as file:
+            file.write(json.dumps(event) + "\n")
+        if step == last:
+            with suppress(RuntimeError):  # another one may be dead already
+                dist.barrier()  # all have noted this step
+            if rank in doomed:
+                os.kill(os.getpid(), signal.SIGKILL)
+            newcomer.set() if not doomed else None
+            signal.pause()  # until the agent ends this worker
+
+    weight, alone = train(folder / "file", rank, world_size, after_step), 0.0
+    for step in range(STEPS):  # the oracle: one process that nobody disturbs
+        alone += (share(step, 0, 1) - alone).sum().item() / BATCH / 2
+    if weight != alone:
+        raise ValueError(f"rank {rank} ends with {weight}, not {alone}")
+
+
+def watch(workers, newcomer):
+    """Look at the workers until they must end, or have ended; return why."""
+    while True:
+        working = any(worker.is_alive() for worker in workers)
+        failed = any(worker.exitcode for worker in workers)
+        if failed or newcomer.is_set() or not working:
+            break
+        time.sleep(0.02)
+    for worker in workers:
+        worker.terminate()
+        worker.join()
+    working = "a node joined" if working else "all ended well"
+    return "a worker failed" if failed else working
+
+
+def agent(story, folder, budget=3):
+    """Start crew after crew, while there are restarts; return what all of them did."""
+    fork, events = multiprocessing.get_context("fork"), []
+    for crew, (size, doomed, last) in enumerate(story):
+        newcomer, first = fork.Event(), len(events)
+        rest = size, doomed, last, newcomer, folder
+        each = [(crew, rank, *rest) for rank in range(size)]
+        workers = [fork.Process(target=live, args=args) for args in each]
+        for worker in workers:
+            worker.start()
+        why = watch(workers, newcomer)
+        for rank, worker in enumerate(workers):
+            lines = (folder / f"{crew}-{rank}").read_text().splitlines()
+            events += map(json.loads, lines)
+            events[-1]["ends"] = {-9: "SIGKILL", -15: "SIGTERM"}.get(worker.exitcode)
+        budget -= why == "a worker failed"  # a node that joins costs nothing
+        if budget < 0 or last is None and why != "all ended well":
+            raise RuntimeError("no crew has ended well")
+        steps = f"steps {events[first]['step']} to {events[-1]['step']}"
+        print(f"crew {crew}: {size} ranks, {steps}: {why}, {budget} restarts left")
+    return events
+
+
+def save_recording(path, events, **header):
+    """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, events)
+    rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
+    if path and dist.get_rank() == 0:
+        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
+        part = Path(f"{path}.part")
+        part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
+        part.replace(path)
+    return rows
+
+
+class Parser(ArgumentParser):
+    def error(self, message):
+        """Say in one line what is wrong, and once: rank 0 speaks, and leaves first."""
+        if os.environ.get("RANK", "0") != "0":
+            time.sleep(1)
+            self.exit(2)
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def start(parser):
+    """Return the arguments, this rank and the number of ranks."""
+    parser.add_argument("--record", type=Path, metavar="PATH", help="a file to write")
+    args = parser.parse_args()
+    if "RANK" not in os.environ:
+        path = shlex.quote(sys.argv[0])
+        parser.error(f"try torchrun --standalone --nproc-per-node 4 {path}")
+    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
+        parser.error(f"--record must be a file in a folder, not {args.record}")
+    return args, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+@errors.record  # torchrun hears of an exception in here
+def main():
+    parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    args, rank, world_size = start(parser)
+    events, n = [], world_size
+    if rank == 0:  # here, while no thread of a group is there yet
+        story = [(n, [n - 1], 5), (n, [*range(n // 2, n)], 6)]
+        story += [(max(1, n // 2), [], 9), (n, [], None)]
+        with TemporaryDirectory() as folder:
+            events = agent(story, Path(folder))
+    dist.init_process_group("gloo", timeout=timedelta(minutes=1))
+    save_recording(args.record, events, picture="crews", every=EVERY)
+    if rank == 0:
+        print(
+            f"ok: on {world_size} ranks the last crew ends as one undisturbed process"
+        )
+
+
+if __name__ == "__main__":
+    main()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()
