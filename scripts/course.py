@@ -418,12 +418,12 @@ def test(extra):
 
 
 def lanes(extra):
-    """Lanes of test files, side by side: three on two cores, as half of them wait."""
+    """Lanes of test files, side by side: four on two cores, as most of them wait."""
     alone = any(re.match("-n|--dist|--pdb|-s$|--capture=no|-p$", w) for w in extra)
     if alone or (os.cpu_count() or 1) < 2:
         return []
-    number = "3" if free_megabytes() > 6000 else "2"
-    return ["-n", number, "--dist", "loadfile", "--no-loadscope-reorder"]
+    number = min(max(free_megabytes() // 2500, 2), 4)
+    return ["-n", str(number), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 class Count:

@@ -698,8 +698,8 @@ def test_the_minutes_of_a_lesson_are_those_of_all_its_tests(course, capsys):
     ("words", "cores", "free", "expected"),
     [
         ([], 2, 8000, 3),
-        ([], 8, 8000, 3),
-        (["-k", "08"], 8, 4000, 2),
+        ([], 8, 20000, 4),
+        (["-k", "08"], 8, 2000, 2),
         ([], 1, 8000, 0),
         (["-n0"], 8, 8000, 0),
         (["-n", "4"], 8, 8000, 0),

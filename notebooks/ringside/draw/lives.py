@@ -139,14 +139,19 @@ def ordered(events: Recording) -> list[dict]:
 
 
 def checks(events: Recording) -> Recording:
-    """Return which checks each run has passed, from left to right."""
+    """Return which runs each check finds, from left to right."""
     runs, found = [*dict.fromkeys(event["phase"] for event in events)], []
-    for event in events:
+    finds = {}  # by check, in their order
+    for event in sorted(events, key=lambda event: event["step"]):
         begin, passed = event["step"], event["kind"] == "work"
         bar = {"lane": runs.index(event["phase"]), "begin": begin, "end": begin + 1}
         what = f"{'✗✓'[passed]} {event['what']}"
-        found.append(bar | {"kind": event["kind"], "what": what})
+        found.append({"step": begin} | bar | {"kind": event["kind"], "what": what})
+        finds.setdefault(event["what"], []).extend([] if passed else [event["phase"]])
+    told = {what: f"It finds: {', '.join(ill)}." for what, ill in finds.items()}
     lanes = [", ".join(run.split()) for run in runs]  # in two lines
     header = {"picture": "timeline", "lanes": lanes, "hues": [2] * len(lanes)}
+    header |= {"phases": told, "span": len(told)}
+    header["legend"] = {"work": "passes", "wait": "finds the fault"}
     header["title"] = "Which checks a training passes: a dashed one finds the fault"
     return Recording(found, **events.header | header)
