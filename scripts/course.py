@@ -4,6 +4,7 @@
     python3 scripts/course.py lab       install what is needed, open JupyterLab
     python3 scripts/course.py test      run every test, every script, every notebook
     python3 scripts/course.py doctor    say what this machine can run
+    python3 scripts/course.py horovod   compile Horovod, an older library: lesson 14
 
 `lab` and `test` make the folder .venv once, and start quickly from then on. What
 stands behind `lab` is passed on to JupyterLab, what stands behind `test` to pytest,
@@ -31,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections import Counter
 from contextlib import contextmanager, suppress
@@ -42,6 +44,9 @@ NEEDS = ROOT / "requirements.txt"
 EXACT = ROOT / "tests" / "constraints.txt"
 BUILDS = {"linux": ("x86_64", "aarch64"), "darwin": ("arm64",)}  # of PyTorch
 TOOLS = ("pytest", "pytest-xdist", "ruff", "playwright")  # for `test` alone
+HOROVOD = "horovod==0.28.1"  # the last one, of 2023
+HOROVOD_BUILDS = ("setuptools<81", "wheel", "packaging")  # newer ones cannot build it
+HOROVOD_NEEDS = ("cloudpickle", "psutil", "pyyaml", "packaging")
 OLDEST = (3, 11)
 PYTHON = "{}.{}".format(*sys.version_info)
 GB = 1e9
@@ -86,13 +91,13 @@ def main(argv):
             stream.reconfigure(errors="backslashreplace")  # for any path in any locale
         if os.name == "nt":
             raise CourseError("the course does not run on native Windows: use WSL2.", 2)
-        if command not in ("lab", "test", "doctor"):
+        if command not in ("lab", "test", "doctor", "horovod"):
             raise CourseError(
-                f"{command!r} is no command: type lab, test or doctor.", 2
+                f"{command!r} is no command: type lab, test, doctor or horovod.", 2
             )
         tools = TOOLS if command == "test" else ()
         installed = here or any(complete(venv, tools) for venv in places())
-        if helped and (command == "doctor" or not installed):
+        if helped and (command in ("doctor", "horovod") or not installed):
             print(__doc__.strip())
             return 0
         if not here and (installed or command != "doctor"):
@@ -108,7 +113,7 @@ def main(argv):
         if helped:  # of the program that the words are passed on to
             program = "jupyterlab" if command == "lab" else "pytest"
             os.execv(sys.executable, [sys.executable, "-m", program, *extra])
-        return lab(extra) if command == "lab" else test(extra)
+        return {"lab": lab, "test": test, "horovod": horovod}[command](extra)
     except CourseError as stop:
         reason, code = stop, stop.code
     except OSError as error:
@@ -401,6 +406,75 @@ def others():
             os.kill(server["pid"], 0)
             if server["root_dir"] == str(ROOT):
                 yield f"{server['url']}lab?token={server['token']}"
+
+
+def horovod(extra):
+    """Compile Horovod for this torch, once, and install it; the result is 0."""
+    from importlib import metadata
+
+    if extra:
+        raise CourseError(f"horovod takes no {extra[0]!r}.", 2)
+    pip = (sys.executable, "-m", "pip")
+    cache = places()[1].parent / f"horovod-torch{metadata.version('torch')}-{PYTHON}"
+    if not any(cache.glob("*.whl")):
+        compile_horovod(pip, cache)
+    [wheel] = cache.glob("*.whl")
+    try:
+        run(*pip, "install", "--quiet", str(wheel), *HOROVOD_NEEDS)
+        run(sys.executable, "-c", "import horovod.torch")
+    except BaseException:
+        shutil.rmtree(cache)  # it may be of another compiler's making
+        run(*pip, "uninstall", "--quiet", "--yes", "horovod")
+        raise
+    say("Horovod is installed. To undo that: python -m pip uninstall horovod")
+    return 0
+
+
+def compile_horovod(pip, cache):
+    """Put a wheel of Horovod into a folder of the user's cache."""
+    lacking = [name for name in ("cmake", "g++") if not shutil.which(name)]
+    if lacking:
+        raise CourseError(
+            f"{' and '.join(lacking)} must compile Horovod, and is not here (on Debian "
+            "and Ubuntu: sudo apt-get install -y build-essential cmake).",
+            2,
+        )
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache.parent) as folder:
+        compiler = Path(folder, "compiler")  # Horovod asks for C++14, torch for 17
+        compiler.write_text('#!/bin/sh\nexec g++ "$@" -std=c++17\n')
+        compiler.chmod(0o755)
+        own, wheels = f"{folder}/own", Path(folder, "wheels")
+        env = [f"HOROVOD_WITH_{name}=1" for name in ("PYTORCH", "GLOO")]
+        env += [f"HOROVOD_WITHOUT_{name}=1" for name in ("TENSORFLOW", "MXNET", "MPI")]
+        env += [f"CXX={compiler}", f"PYTHONPATH={own}", f"TMPDIR={folder}"]
+        env += [f"MAKEFLAGS=-j{os.cpu_count()}", "CMAKE_POLICY_VERSION_MINIMUM=3.5"]
+        run(*pip, "install", "--quiet", "--target", own, *HOROVOD_BUILDS)
+        line = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(wheels)]
+        with patience("Compiling Horovod, which takes 2 to 8 minutes"):
+            run("env", *env, *line, HOROVOD)
+        wheels.replace(cache)
+
+
+@contextmanager
+def patience(doing):
+    """Say what is being done, and every 20 seconds for how long."""
+    begin, done = time.monotonic(), threading.Event()
+
+    def tell():
+        while not done.wait(20):
+            say(f"  {round(time.monotonic() - begin)} seconds so far")
+
+    say(doing)
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        teller.join()
 
 
 def test(extra):

@@ -3,6 +3,7 @@
 import ast
 import errno
 import fcntl
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -13,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import venv
 from contextlib import suppress
@@ -879,3 +881,104 @@ def test_the_exact_set_is_exact_and_holds_for_every_platform(course):
     assert set(course.TOOLS) | {"uv"} <= set(exact)
     for name, floor in course.floors():
         assert course.numbers(exact[name]) >= course.numbers(floor)
+
+
+@pytest.fixture
+def horovod(course, monkeypatch):
+    """course.horovod, with compilers, and with a pip that leaves a wheel."""
+    found = {"cmake", "g++"}
+    noting = course.run
+
+    def run(*command, **how):
+        noting(*command, **how)
+        if "-w" in command:
+            folder = Path(command[command.index("-w") + 1])
+            folder.mkdir()
+            (folder / "horovod.whl").touch()
+
+    monkeypatch.setattr(course, "run", run)
+    monkeypatch.setattr(shutil, "which", lambda name: name if name in found else None)
+    course.found = found
+    return course
+
+
+def kept(course) -> list[str]:
+    """What course.py keeps in the user's cache."""
+    folder = course.places()[1].parent
+    return [str(path.relative_to(folder)) for path in folder.rglob("*")]
+
+
+def test_horovod_is_compiled_once(horovod, capsys):
+    """For this torch, with a compiler that speaks C++17; then it is only installed."""
+    assert horovod.main(["horovod", "--here"]) == 0
+    build = next(step for step in horovod.steps if " -w " in step)
+    assert "HOROVOD_WITH_GLOO=1" in build and build.endswith("horovod==0.28.1")
+    assert "2 to 8 minutes" in capsys.readouterr().out
+    folder, wheel = sorted(kept(horovod))
+    torch = importlib.metadata.version("torch")
+    assert f"torch{torch}" in folder and wheel == f"{folder}/horovod.whl"
+    horovod.steps.clear()
+    assert horovod.main(["horovod", "--here"]) == 0
+    first, second = horovod.steps
+    assert "horovod.whl" in first and second == "-c import horovod.torch"
+    assert horovod.main(["horovod", "--here", "now"]) == 2
+
+
+def test_the_compiler_of_horovod_gets_the_newer_language_last(horovod, tmp_path):
+    seen = []
+    horovod.run, noting = (
+        (
+            lambda *words, **how: (
+                seen.extend(
+                    Path(word[4:]).read_text()
+                    for word in words
+                    if word.startswith("CXX=")
+                )
+                or noting(*words, **how)
+            )
+        ),
+        horovod.run,
+    )
+    assert horovod.main(["horovod", "--here"]) == 0
+    assert seen == ['#!/bin/sh\nexec g++ "$@" -std=c++17\n']
+
+
+@pytest.mark.parametrize(
+    ("word", "problem", "code", "says"),
+    [
+        (" -w ", "x\nerror: no member named foo\n", 1, "could not install"),
+        (" -w ", KeyboardInterrupt(), 130, "stopped"),
+        ("--target", "ERROR: HTTPSConnectionPool: no", 1, "check the network"),
+        ("horovod.torch", "ImportError: undefined symbol", 1, "undefined symbol"),
+    ],
+)
+def test_of_a_horovod_that_failed_nothing_is_left(
+    horovod, capsys, word, problem, code, says
+):
+    horovod.fails[word] = problem
+    assert horovod.main(["horovod", "--here"]) == code
+    assert says in capsys.readouterr().err
+    assert kept(horovod) == []
+    removed = any("uninstall" in step for step in horovod.steps)
+    assert removed == (word == "horovod.torch")
+
+
+@pytest.mark.parametrize("lacks", ["cmake", "g++"])
+def test_without_a_compiler_it_says_what_to_type(horovod, capsys, lacks):
+    horovod.found.remove(lacks)
+    assert horovod.main(["horovod", "--here"]) == 2
+    said = capsys.readouterr().err
+    assert f"{lacks} must compile" in said and "apt-get install" in said
+
+
+def test_a_long_step_says_that_it_goes_on(course, monkeypatch, capsys):
+    waits = threading.Event.wait
+
+    def hurry(event, seconds=None):
+        return waits(event, 0.01 if seconds == 20 else seconds)
+
+    monkeypatch.setattr(threading.Event, "wait", hurry)
+    with course.patience("Baking"):
+        time.sleep(0.5)
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == "Baking" and second == "  0 seconds so far"
