@@ -6,6 +6,7 @@ attempt() calls a function of the learner's, whose exception is the mistake.
 """
 
 from .bets import bets
+from .boss import ages, boss_bytes, mean_of_the_living
 from .collectives import mended, rank_two, right_call
 from .data_parallel import collect, ten_rows, three_forwards
 from .evaluation import few_or_all, four_ways, in_order
