@@ -61,7 +61,7 @@ def ring(grad, workers, rank, note):
         note("scatter-reduce" if adds else "allgather", sends)
 
 
-def cells(chunks, workers):
+def first_numbers(chunks, workers):
     """Return the first number of each chunk, and the workers whose digits are in it."""
     numbers, digits = [int(chunk[0]) for chunk in chunks], [*enumerate(workers)]
     return [[n, *(w for place, w in digits if n // 10**place % 10)] for n in numbers]
@@ -121,9 +121,9 @@ def main():
         before = [] if phase in ("star", "ring") else events[-1]["holds"]["sent"][0]
         bytes_ = sum(chunk.nbytes for _, chunks in sends for chunk in chunks)
         event = {"step": len(events), "rank": rank, "phase": phase}
-        held = {"grad": cells(grad.tensor_split(len(workers)), workers)}
+        held = {"grad": first_numbers(grad.tensor_split(len(workers)), workers)}
         event["holds"] = held | {"sent": [[sum(before, bytes_)]]}
-        event["sends"] = [[to, "grad", cells(t, workers)] for to, t in sends]
+        event["sends"] = [[to, "grad", first_numbers(t, workers)] for to, t in sends]
         events.append(event)
 
     def gradient(weights):  # a thread of RPC runs this when the server calls
