@@ -19,12 +19,13 @@ def code_with(stem: str, text: str) -> nbformat.NotebookNode:
 
 
 def functions_of(stem: str, folder: Path) -> ModuleType:
-    """Return a module with the imports, plain values and functions of all cells."""
+    """Return a module with the imports, plain values, functions and classes."""
     cells = nbformat.read(NOTEBOOKS / f"{stem}.ipynb", 4).cells
     parts = []
     for source in (cell.source for cell in cells if cell.cell_type == "code"):
         for node in ast.parse(source).body:
-            known = isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef)
+            kinds = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
+            known = isinstance(node, kinds)
             plain = not any(isinstance(part, ast.Call) for part in ast.walk(node))
             plain &= isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
             known |= plain

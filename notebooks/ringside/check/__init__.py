@@ -7,6 +7,7 @@ watched.py runs one on real ranks: it tells what each rank did, and who waits fo
 """
 
 from .bets import bets
+from .boss import ages, boss_bytes, mean_of_the_living
 from .broken import (
     script_1,
     script_2,
