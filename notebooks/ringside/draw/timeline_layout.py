@@ -103,7 +103,7 @@ def axis(layout: Layout) -> str:
     return (
         f'<path d="M{LEFT} {base}h{WIDTH}{marks}" stroke="{GREY}" fill="none"/>'
         f'<g font-size="11" text-anchor="middle">{numbers}</g>'
-        + text(LEFT - 40, base + 18, layout.unit, 11)
+        + text(LEFT - max(40, 7 * len(layout.unit)), base + 18, layout.unit, 11)
     )
 
 
