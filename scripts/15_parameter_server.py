@@ -148,7 +148,7 @@ def main():
         torch.testing.assert_close(grad, expected, rtol=0, atol=0)
     rpc.shutdown()  # waits until all have come
 
-    rows = save_recording(args.record, events, picture="flow", pace=1.7, phases=PHASES)
+    rows = save_recording(args.record, events, picture="flow", pace=1.75, phases=PHASES)
     if rank == 0:
         n, size = len(workers), weights.nbytes
         formulas = {"star": (world_size - 1) * size, "ring": 2 * (n - 1) * size // n}

@@ -657,6 +657,20 @@ def test_a_rank_that_raised_is_told_before_ranks_that_hang():
     assert str(error) == "rank 1 raised ValueError: mine"
 
 
+def test_a_time_out_comes_before_the_lost_peers_that_it_makes():
+    """It closes connections, and another rank may be quicker to write that down."""
+    words = {0: "Timed out waiting 4000ms", 1: "Connection closed by peer [::1]:7"}
+    failed = {
+        rank: {"type": "RuntimeError", "message": text, "code": 1, "traceback": ""}
+        | {"victim": True, "time": 9 - rank}
+        for rank, text in words.items()
+    }
+    end = {"error": None, "failed": failed, "codes": {0: 1, 1: 1}, "hung": []}
+    end |= {"lost": [], "done": [], "stderr": {}}
+    error = failure.explain(end, 3, 3.0, Path("x.py"))
+    assert f"{error}" == "rank 0 raised RuntimeError: Timed out waiting 4000ms"
+
+
 def test_ranks_that_never_came_to_the_script_are_told():
     end = {"hung": [0, 1], "stderr": {}, "done": []}
     error = failure.hung(end, 4, 3.0, Path("x.py"))

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
 import pytest
 from ringside import nodes, two_nodes
 
@@ -115,11 +116,21 @@ def test_down_ends_what_runs_and_what_refuses_to(traces):
     child.stdout.close()
 
 
+def sleeps(pid: int) -> None:
+    """Wait until a process has become `sleep`, or has started it."""
+    for _ in range(400):
+        process = psutil.Process(pid)
+        if "sleep" in {p.name() for p in [process, *process.children(True)]}:
+            return
+        time.sleep(0.05)
+    pytest.fail("it does not sleep")
+
+
 def test_a_program_ends_with_its_parent_and_takes_the_interrupt_key(traces):
     tool("up")
     sleep = [sys.executable, str(TOOL), "on", "node0", "sleep", "60"]
     child = subprocess.Popen(sleep)
-    time.sleep(0.5)
+    sleeps(child.pid)
     child.send_signal(signal.SIGINT)
     assert child.wait(5) == -signal.SIGINT
     text = (
@@ -129,7 +140,7 @@ def test_a_program_ends_with_its_parent_and_takes_the_interrupt_key(traces):
         [sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     inner = int(parent.stdout.readline())
-    time.sleep(0.5)
+    sleeps(inner)
     parent.kill()
     parent.wait()
     parent.stdin.close(), parent.stdout.close()

@@ -62,7 +62,7 @@ def explain(end: dict, ranks: int, timeout: float, script: Path) -> RankFailed |
     failed, codes = end["failed"], end["codes"]
     if end["hung"] and all(reason["victim"] for reason in failed.values()):
         return hung(end, ranks, timeout, script)
-    order = sorted(failed, key=lambda r: (failed[r]["victim"], failed[r]["time"]))
+    order = sorted(failed, key=lambda rank: place(failed[rank]))
     if end["lost"] and all(reason["victim"] for reason in failed.values()):
         return gone(end["lost"][0], codes[end["lost"][0]])
     if not order:
@@ -73,6 +73,14 @@ def explain(end: dict, ranks: int, timeout: float, script: Path) -> RankFailed |
         early = f"{name(end['done'])} ended while rank {first} still waited"
         error.args = (f"{early}: {headline(reason)}",)
     return error
+
+
+def place(reason: dict) -> tuple[bool, bool, float]:
+    """Return what sorts failures, the first cause first, then who waited in vain.
+
+    A rank whose call timed out closes its connections: whoever loses them comes later.
+    """
+    return reason["victim"], "by peer" in reason["message"], reason["time"]
 
 
 def gone(rank: int, code: int) -> RankFailed:
