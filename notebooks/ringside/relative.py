@@ -40,7 +40,12 @@ class Ended(NamedTuple):
 
 
 def horovodrun(
-    function: Callable, *args: object, ranks: int = 2, limit: float = 60, **env: str
+    function: Callable,
+    *args: object,
+    ranks: int = 2,
+    quiet: bool = False,
+    limit: float = 60,
+    **env: str,
 ) -> Ended:
     """Let each rank call function(hvd, ...), and show what they print.
 
@@ -57,8 +62,9 @@ def horovodrun(
         print(LACK)
         ended = recorded(key, seal)
     print(f"$ horovodrun -np {ranks} python {name}.py")
-    for rank, lines in enumerate(ended.lines):
-        print(*(f"rank {rank} | {line}" for line in lines), sep="\n" if lines else "")
+    for rank, lines in enumerate([] if quiet else ended.lines):
+        for line in lines:
+            print(f"rank {rank} | {line}")
     return ended
 
 
