@@ -131,14 +131,13 @@ def main():
         port = hvd.broadcast_object(rank or store.port, root_rank=0)
         how["store"] = dist.TCPStore("127.0.0.1", port) if rank else store
     dist.init_process_group(**how)
-    grads = {name: torch.tensor([size * (rank + 1.0)]) for name, size in SIZES.items()}
-    ready, fused, events = [], [], []
+    ready, fused, events, grads = [], [], [], {}
 
     def note(phase, sends=(), **more):
         event = {"step": len(events), "rank": rank, "phase": phase, "holds": {}}
-        for name, grad in grads.items():
+        for name in SIZES:
             owners = [*range(world_size)] if name in fused else [rank]
-            cell = [int(grad), *owners] if name in ready + fused else [""]
+            cell = [int(grads[name]), *owners] if name in grads else [""]
             event["holds"][name] = [cell]
         event["sends"] = [[to, "names", [[" ".join(told)]]] for to, told in sends]
         events.append(event | more)
@@ -146,6 +145,7 @@ def main():
     note("backward")
     for cycle, name in enumerate("badc" if rank % 2 else "abcd", start=1):
         ready.append(name)
+        grads[name] = torch.tensor([SIZES[name] * (rank + 1.0)])
         note("names", [(0, ready)] if rank else [])
         if common := negotiate(ready):
             fuse([grads[name] for name in common])
