@@ -1,0 +1,175 @@
+"""Average gradients by name and in one buffer, as Horovod does; train, and as DDP does.
+
+    torchrun --standalone --nproc-per-node 4 scripts/14_horovod.py
+
+Under `horovodrun -np 2 python scripts/14_horovod.py`, Horovod itself trains. Needs no
+GPU. With --record PATH, rank 0 keeps who told what. Ends with "ok". The lesson:
+notebooks/14_horovod.ipynb
+"""
+
+import gc
+import json
+import os
+import shlex
+import sys
+import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # here: once there is a group, this would keep it alive
+from torch.distributed.elastic.multiprocessing import errors
+from torch.nn.parallel import DistributedDataParallel
+
+if HOROVOD := "HOROVOD_RANK" in os.environ:  # horovodrun has names of its own
+    import horovod.torch as hvd
+
+    hvd.init()
+    os.environ.update(RANK=f"{hvd.rank()}", WORLD_SIZE=f"{hvd.size()}")
+SIZES = {"a": 2, "b": 20, "c": 200, "d": 2000}  # of the gradients on rank 0
+PHASES = {
+    "backward": "Four gradients will be ready, on odd ranks in another order.",
+    "names": "One more is ready. The ranks tell rank 0 names, and no gradient moves.",
+    "fused": "Rank 0 answers which all have. They share a buffer: one all-reduce.",
+}
+
+
+def make(seed):
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(4, 1).double()
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def share(rank, world_size):
+    torch.manual_seed(0)
+    x = torch.randn(120, 4, dtype=torch.float64)[rank::world_size]
+    return x, x.sum(1, keepdim=True)
+
+
+def train(model, optimizer, x, y, average=lambda: None):
+    for _ in range(10):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        average()
+        optimizer.step()
+    return torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+def negotiate(ready):
+    """Return the names that all ranks have ready, in the order of rank 0."""
+    told = [None] * dist.get_world_size()
+    dist.all_gather_object(told, ready)
+    return [name for name in told[0] if all(name in names for names in told)]
+
+
+def fuse(grads):
+    """Average several gradients by one all-reduce of one buffer."""
+    buffer = torch.cat([grad.flatten() for grad in grads])
+    dist.all_reduce(buffer)
+    buffer /= dist.get_world_size()
+    for grad, part in zip(grads, buffer.split([grad.numel() for grad in grads])):
+        grad.copy_(part.view_as(grad))
+
+
+def horovods_way(rank, world_size):  # without Horovod, by hand
+    (model, optimizer), data = make(rank), share(rank, world_size)
+    if HOROVOD:
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        return train(model, optimizer, *data)
+    named = dict(model.named_parameters())
+    fuse([p.data.mul_(world_size * (rank == 0)) for p in named.values()])  # rank 0's
+    mean = lambda: fuse([named[name].grad for name in negotiate([*named])])  # noqa: E731
+    return train(model, optimizer, *data, mean)
+
+
+def save_recording(path, events, **header):
+    """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, events)
+    rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
+    if path and dist.get_rank() == 0:
+        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
+        part = Path(f"{path}.part")
+        part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
+        part.replace(path)
+    return rows
+
+
+class Parser(ArgumentParser):
+    def error(self, message):
+        """Say in one line what is wrong, and once: rank 0 speaks, and leaves first."""
+        if os.environ.get("RANK", "0") != "0":
+            time.sleep(1)
+            self.exit(2)
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def start(parser):
+    """Return the arguments, this rank and the number of ranks."""
+    parser.add_argument("--record", type=Path, metavar="PATH", help="a file to write")
+    args = parser.parse_args()
+    if "RANK" not in os.environ:
+        path = shlex.quote(sys.argv[0])
+        parser.error(f"try torchrun --standalone --nproc-per-node 4 {path}")
+    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
+        parser.error(f"--record must be a file in a folder, not {args.record}")
+    return args, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+@errors.record  # torchrun hears of an exception in here
+def main():
+    parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    args, rank, world_size = start(parser)
+    how = {"backend": "gloo", "timeout": timedelta(minutes=1)}
+    if HOROVOD:  # it tells all ranks where torch's group is
+        how |= {"rank": rank, "world_size": world_size}
+        store = rank or dist.TCPStore("127.0.0.1", 0, None, True)
+        port = hvd.broadcast_object(rank or store.port, root_rank=0)
+        how["store"] = dist.TCPStore("127.0.0.1", port) if rank else store
+    dist.init_process_group(**how)
+    ready, fused, events, grads = [], [], [], {}
+
+    def note(phase, sends=(), **more):
+        event = {"step": len(events), "rank": rank, "phase": phase, "holds": {}}
+        for name in SIZES:
+            owners = [*range(world_size)] if name in fused else [rank]
+            cell = [int(grads[name]), *owners] if name in grads else [""]
+            event["holds"][name] = [cell]
+        event["sends"] = [[to, "names", [[" ".join(told)]]] for to, told in sends]
+        events.append(event | more)
+
+    note("backward")
+    for cycle, name in enumerate("badc" if rank % 2 else "abcd", start=1):
+        ready.append(name)
+        grads[name] = torch.tensor([SIZES[name] * (rank + 1.0)])
+        note("names", [(0, ready)] if rank else [])
+        if common := negotiate(ready):
+            fuse([grads[name] for name in common])
+            ready, fused = [n for n in ready if n not in common], fused + common
+            others = range(1, world_size if rank == 0 else 1)
+            note("fused", [(to, common) for to in others], call="all_reduce")
+        if rank == 0:
+            print(f"cycle {cycle}:", *(common or ["nothing"]), "travels")
+    for name, grad in grads.items():  # the mean of 1, 2, 3 ...
+        assert grad.item() == SIZES[name] * (world_size + 1) / 2, "a wrong mean"
+
+    alone = train(*make(0), *share(0, 1))
+    model, optimizer = make(rank)
+    ddp = train(DistributedDataParallel(model), optimizer, *share(rank, world_size))
+    for weights in (ddp, horovods_way(rank, world_size)):
+        torch.testing.assert_close(weights, alone, rtol=0, atol=1e-12)
+
+    save_recording(args.record, events, picture="flow", pace=2.5, phases=PHASES)
+    if rank == 0:
+        print(f"ok: {world_size} ranks, and both ways end with one process's weights")
+
+
+if __name__ == "__main__":
+    main()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

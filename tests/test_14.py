@@ -1,0 +1,152 @@
+"""Tests lesson 14: the same training in Horovod, run or as it was recorded."""
+
+import json
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+from lesson import functions_of
+from ringside import RankFailed, check, relative, torchrun
+
+STEM = "14_horovod"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = nbformat.read(ROOT / "notebooks" / f"{STEM}.ipynb", 4)
+KEPT = json.loads((ROOT / "figures" / f"{STEM}_measured.json").read_text())
+CPU = {"CUDA_VISIBLE_DEVICES": ""}
+RUNS = {  # the functions that Horovod runs, and their arguments
+    "with_horovod": [(True,), (False,)],
+    "calls_of_horovod": [()],
+    "by_names": [()],
+    "missing": [()],
+    "object_named": [()],
+    "habits_of_horovod": [()],
+    "traced": [()],
+}
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory):
+    return functions_of(STEM, tmp_path_factory.mktemp("cells"))
+
+
+@pytest.fixture
+def no_horovod(monkeypatch):
+    monkeypatch.setattr(relative, "find_spec", lambda name: None)
+
+
+def test_each_run_of_the_page_is_kept_as_the_page_has_it(cells, no_horovod, capsys):
+    for name, sets in RUNS.items():
+        for args in sets:
+            ended = relative.horovodrun(getattr(cells, name), *args)
+            assert "changed" not in str(ended), f"keep it again: {name}"
+    told = capsys.readouterr().out
+    assert told.count("python3 scripts/course.py horovod") == len(KEPT) == 8
+    assert "rank 1 | means [2.0, 2.0, 1.5]" in told
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_changed_function_is_not_passed_off_as_recorded(
+    ranks, cells, no_horovod, capsys, monkeypatch
+):
+    monkeypatch.setattr(relative, "text_of_script", lambda *_: "another text")
+    ended = relative.horovodrun(cells.object_named, ranks=ranks)
+    assert ended.code == 2 and "only Horovod itself" in capsys.readouterr().out
+
+
+def kept(name):
+    return next(run for key, run in KEPT.items() if key.startswith(name))[2]
+
+
+def test_what_was_recorded_is_what_ddp_computes(cells):
+    alone = cells.train(*cells.make(0), *cells.share(0, 1))
+    ours = torch.tensor(json.loads(KEPT["with_horovod True on 2"][2][1][0])).double()
+    torch.testing.assert_close(ours, alone, rtol=0, atol=1e-6)
+    ddp = torchrun(cells.habits_of_ddp, ranks=2, quiet=True, env=CPU)
+    theirs = torch.tensor(json.loads(ddp.lines[1][0]))
+    ours = torch.tensor(json.loads(kept("habits")[1][0]))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+    calls = torchrun(cells.calls_of_torch, ranks=2, quiet=True, env=CPU)
+    for rank, [line] in enumerate(kept("calls")):
+        assert json.loads(line) == json.loads(calls.lines[rank][0])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_what_all_have_travels_together(ranks):
+    lines = torchrun(STEM, ranks=ranks, quiet=True).lines[0]
+    told = [line.partition(": ")[2] for line in lines[:4]]
+    two = ["nothing travels", "a b travels", "nothing travels", "c d travels"]
+    assert told == (two if ranks > 1 else [f"{n} travels" for n in "abcd"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("    buffer /= dist.get_world_size()\n", "", "a wrong mean"),
+        ("world_size * (rank == 0)", "1", "not close"),
+        ("make(rank), share(", "make(0), share(0 * ", "not close"),
+        ("if all(name in names for names in told)", "", "KeyError"),
+    ],
+)
+def test_a_script_that_forgets_something_does_not_say_ok(old, new, told, tmp_path):
+    text = (ROOT / "scripts" / f"{STEM}.py").read_text()
+    assert text.count(old) == 1
+    (tmp_path / f"{STEM}.py").write_text(text.replace(old, new))
+    with pytest.raises(RankFailed, match=told):
+        torchrun(tmp_path / f"{STEM}.py", ranks=2, quiet=True, timeout=20)
+
+
+@pytest.mark.skipif(not find_spec("horovod"), reason="Horovod is not installed")
+def test_the_script_runs_unchanged_under_horovodrun(tmp_path):
+    tool = shutil.which("horovodrun", path=Path(sys.executable).parent)
+    path, kept = ROOT / "scripts" / f"{STEM}.py", tmp_path / "recording.jsonl"
+    line = [tool, "-np", "2", "--gloo", sys.executable, path, "--record", kept]
+    env = relative.environment(PYTHONUNBUFFERED="1")
+    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=120)
+    said = torchrun(STEM, "--record", tmp_path / "other.jsonl", ranks=2, quiet=True)
+    assert done.stdout.splitlines()[-1] == f"[0]<stdout>:{said.lines[0][-1]}"
+    assert kept.read_bytes() == (tmp_path / "other.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("means", "told"),
+    [
+        ([6, 6, 4, 2], "right"),
+        ([6, 6, 6, 6], "still have data"),
+        ([18, 18, 12, 6], "averages"),
+        ([6, 6, 4], "four batches"),
+        ([1, 2, 3, 4], "adds 0"),
+        (..., "your turn"),
+    ],
+)
+def test_joined(means, told, capsys):
+    check.joined(means)
+    assert told in capsys.readouterr().out
+
+
+def cycles(orders, all_of=all, forget=set, sort=list):
+    gone, found = set(), []
+    for i in range(len(orders[0])):
+        have = [order[: i + 1] for order in orders]
+        now = [n for n in have[0] if n not in gone and all_of(n in h for h in have)]
+        gone |= forget(now)
+        found.append(sort(now))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({}, "right"),
+        ({"all_of": any}, "travels"),
+        ({"forget": lambda now: set()}, "went before"),
+        ({"sort": lambda now: now[::-1]}, "order of rank 0"),
+    ],
+)
+def test_cycles(change, told, capsys):
+    check.cycles(lambda orders: cycles(orders, **change))
+    assert told in capsys.readouterr().out
