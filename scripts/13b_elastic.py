@@ -89,8 +89,8 @@ def watch(workers, newcomer):
     for worker in workers:
         worker.terminate()
         worker.join()
-    working = "a node joined" if working else "all ended well"
-    return "a worker failed" if failed else working
+    well = "a node joined" if working else "all ended well"
+    return "a worker failed" if failed else well
 
 
 def agent(story, folder, budget=3):
@@ -112,7 +112,7 @@ def agent(story, folder, budget=3):
         if budget < 0 or last is None and why != "all ended well":
             raise RuntimeError("no crew has ended well")
         steps = f"steps {events[first]['step']} to {events[-1]['step']}"
-        print(f"crew {crew}: {size} ranks, {steps}: {why}, {budget} restarts left")
+        print(f"crew {crew}: {size} ranks, {steps}: {why}, restarts left: {budget}")
     return events
 
 

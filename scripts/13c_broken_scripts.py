@@ -53,24 +53,27 @@ def loss_of(model, x):
     return -model(x).mean()
 
 
+def in_one(tensors):
+    """Return all numbers of some tensors in one, without those that are None."""
+    return torch.cat([t.detach().cpu().flatten() for t in tensors if t is not None])
+
+
 def doctor(model, optimizer, sampler, loss_of, log, x):
     """Take a step; return which of its parts are as with one process that has all."""
     alone, mine = copy.deepcopy(model.module), list(sampler)
     whole, loss = loss_of(alone, x), loss_of(model, x[mine])
-    whole.backward()
-    loss.backward()
-    own = [mine, log(loss), [p.grad.cpu() for p in model.parameters()]]
+    torch.autograd.backward([whole, loss])
+    grad, truth = (in_one(p.grad for p in m.parameters()) for m in (model, alone))
     optimizer.step()
-    own.append([p.detach().cpu() for p in model.parameters()])
     told = [None] * dist.get_world_size()
+    own = mine, log(loss), grad, in_one(model.parameters())
     dist.all_gather_object(told, own)
     reads, losses, grads, weights = zip(*told)
-    truth = [p.grad.cpu() for p in alone.parameters()]
     return {
         "samples": sorted(sum(reads, [])) == list(range(len(x))),
-        "gradients": all(map(torch.allclose, sum(grads, []), truth * len(told))),
+        "gradients": all(torch.allclose(grad, truth) for grad in grads),
         "loss": math.isclose(losses[0], whole.item(), rel_tol=1e-5),
-        "weights": all(map(torch.equal, sum(weights, []), weights[0] * len(told))),
+        "weights": all(torch.equal(weight, weights[0]) for weight in weights),
     }
 
 

@@ -92,7 +92,7 @@ def test_a_crew_that_always_fails_uses_up_the_budget(script, tmp_path, capsys):
 def test_a_node_that_joins_costs_nothing(script, tmp_path, capsys):
     events = script["agent"]([(2, [], 2), (3, [], None)], tmp_path, budget=0)
     said = capsys.readouterr().out
-    assert "a node joined, 0 restarts left" in said
+    assert "a node joined, restarts left: 0" in said
     assert "crew 1: 3 ranks, steps 1 to 12: all ended well" in said
     ends = [e["ends"] for e in events if e.get("ends")]
     assert ends == ["SIGTERM", "SIGTERM"]

@@ -47,7 +47,7 @@ SHARED = {  # the functions of its script that a notebook shows, at least
     "12c_slurm": "from_slurm",
     "13_when_it_breaks": "at_fault begun make plan",
     "13b_elastic": "agent live share train watch",
-    "13c_broken_scripts": "doctor loss_of make numbers",
+    "13c_broken_scripts": "doctor in_one loss_of make numbers",
     "14_horovod": "fuse make negotiate share train",
     "15_parameter_server": "answer star",
 }

@@ -30,7 +30,8 @@ def watched(call, rank, world_size):
 
     def step(optimizer, *_):
         weights = [w for group in optimizer.param_groups for w in group["params"]]
-        told["grads"].append([w.grad.item() for w in weights if w.grad is not None])
+        given = [w.grad for w in weights if w.grad is not None]
+        told["grads"].append([grad.sum().item() for grad in given])
 
     hooks = [ahead(forward), before(step)]
     dist.barrier()  # all are here: from now on a hang ends soon
