@@ -117,7 +117,7 @@ def test_the_ceiling_falls_with_age(age, cells):
         low, high = (middle, high) if settles else (low, middle)
     ceiling = 2 * math.sin(math.pi / (4 * age + 2))
     assert abs(low / ceiling - 1) < 0.02
-    [told] = re.findall(r"the ceiling is .*", said())
+    [told] = re.findall(r"highest learning rate that works is .*", said())
     assert f"{round(ceiling, 2):g} at age {age}" in told
 
 
@@ -141,8 +141,8 @@ def test_what_the_page_says_of_the_slow_link():
     assert abs(link["ring"] / (1.5 * size / 12.5 * 1000) - 1) < 0.1
     for number in (link["star"], link["ring"], 8000 * size / 12.5, 1500 * size / 12.5):
         assert f"{number / 1000:.2f} s" in text
-    assert f"{link['star'] / 1000:.1f} s with a boss" in text
-    assert f"{link['ring'] / 1000:.1f} s in a ring" in text
+    assert f"{link['star'] / 1000:.2f} s with a boss" in text
+    assert f"{link['ring'] / 1000:.2f} s in a ring" in text
     assert all(word in text for word in (MEASURED["date"], MEASURED["torch"]))
 
 
