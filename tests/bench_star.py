@@ -46,8 +46,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     rank, here = dist.get_rank(), dist.get_world_size() // 2
-    tcp = {"_transports": ["uv"], "_channels": ["basic"]}  # or it takes shared memory,
-    options = rpc.TensorPipeRpcBackendOptions(**tcp)  # for this is one machine
+    tcp = {"_transports": ["uv"], "_channels": ["basic"]}  # or one process copies
+    options = rpc.TensorPipeRpcBackendOptions(**tcp)  # from the other
     where = {"rank": rank, "world_size": 2 * here, "rpc_backend_options": options}
     rpc.init_rpc(f"rank{rank}", backend=rpc.BackendType.TENSORPIPE, **where)
     workers = range(here, here + WORKERS)  # on the other node

@@ -117,7 +117,7 @@ def test_the_ceiling_falls_with_age(age, cells):
         low, high = (middle, high) if settles else (low, middle)
     ceiling = 2 * math.sin(math.pi / (4 * age + 2))
     assert abs(low / ceiling - 1) < 0.02
-    [told] = re.findall(r"highest learning rate that works is .*", said())
+    [told] = re.findall(r"a learning rate works only below .*", said())
     assert f"{round(ceiling, 2):g} at age {age}" in told
 
 
