@@ -40,7 +40,7 @@ def answer(weights):
 
 
 def star(weights, workers):
-    """On the server: call all workers; return the sum of the gradients that come."""
+    """On the server: call all workers; return the sum of all gradients."""
     calls = [rpc.rpc_async(f"rank{w}", answer, args=(weights,)) for w in workers]
     return sum(torch.futures.wait_all(calls))
 

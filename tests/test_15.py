@@ -107,6 +107,19 @@ def test_ages_by_hand(cells):
     assert "[8.0, 8.0, 4.0, 0.0, -2.0, -2.0, -1.0, 0.0]" in said()
 
 
+def test_an_update_ages_one_gradient_of_each_other_worker(cells):
+    """Or that worker has not begun yet, or is through: all updates are accounted for."""
+    run = torchrun(cells.lead, [2, 2, 10], ranks=4, quiet=True, env=CPU)
+    *found, updates = map(json.loads, run.lines[0])
+    assert updates == 60
+    for spans in found:
+        assert all(a[1] == b[0] for a, b in zip(spans, spans[1:])), "they touch"
+    ages = sum(made - 1 - seen for spans in found for seen, made in spans)
+    unseen = sum(spans[0][0] + updates - spans[-1][1] for spans in found)
+    assert ages + unseen == 2 * updates
+    assert sorted(made for spans in found for _, made in spans) == [*range(1, 61)]
+
+
 @pytest.mark.parametrize("age", [0, 1, 3, 7])
 def test_the_ceiling_falls_with_age(age, cells):
     """Found by halving, and known in closed form."""
