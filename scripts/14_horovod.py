@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn  # here: once there is a group, this would keep it alive
 from torch.distributed.elastic.multiprocessing import errors
+from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 if HOROVOD := "HOROVOD_RANK" in os.environ:  # horovodrun has names of its own
@@ -48,13 +49,12 @@ def share(rank, world_size):
     return x, x.sum(1, keepdim=True)
 
 
-def train(model, optimizer, x, y, average=lambda: None):
+def train(model, optimizer, x, y):
     for _ in range(10):
         optimizer.zero_grad()
-        torch.nn.functional.mse_loss(model(x), y).backward()
-        average()
+        mse_loss(model(x), y).backward()
         optimizer.step()
-    return torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+    return [number for p in model.parameters() for number in p.flatten().tolist()]
 
 
 def negotiate(ready):
@@ -73,17 +73,18 @@ def fuse(grads):
         grad.copy_(part.view_as(grad))
 
 
-def horovods_way(rank, world_size):  # without Horovod, by hand
-    (model, optimizer), data = make(rank), share(rank, world_size)
-    if HOROVOD:
-        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-        return train(model, optimizer, *data)
+def horovods_way(rank, world_size):
+    model, optimizer = make(rank)
     named = dict(model.named_parameters())
-    fuse([p.data.mul_(world_size * (rank == 0)) for p in named.values()])  # rank 0's
-    mean = lambda: fuse([named[name].grad for name in negotiate([*named])])  # noqa: E731
-    return train(model, optimizer, *data, mean)
+    if HOROVOD:
+        optimizer = hvd.DistributedOptimizer(optimizer, named.items())
+        hvd.broadcast_parameters(named, root_rank=0)
+    else:
+        fuse([p.data.mul_(world_size * (rank == 0)) for p in named.values()])
+        optimizer.register_step_pre_hook(
+            lambda *_: fuse([named[name].grad for name in negotiate([*named])])
+        )
+    return train(model, optimizer, *share(rank, world_size))
 
 
 def save_recording(path, events, **header):
@@ -126,10 +127,10 @@ def main():
     args, rank, world_size = start(parser)
     how = {"backend": "gloo", "timeout": timedelta(minutes=1)}
     if HOROVOD:  # it tells all ranks where torch's group is
-        how |= {"rank": rank, "world_size": world_size}
         store = rank or dist.TCPStore("127.0.0.1", 0, None, True)
         port = hvd.broadcast_object(rank or store.port, root_rank=0)
-        how["store"] = dist.TCPStore("127.0.0.1", port) if rank else store
+        store = dist.TCPStore("127.0.0.1", port) if rank else store
+        how |= {"rank": rank, "world_size": world_size, "store": store}
     dist.init_process_group(**how)
     ready, fused, events, grads = [], [], [], {}
 
@@ -150,12 +151,11 @@ def main():
         if common := negotiate(ready):
             fuse([grads[name] for name in common])
             ready, fused = [n for n in ready if n not in common], fused + common
-            others = range(1, world_size if rank == 0 else 1)
-            note("fused", [(to, common) for to in others], call="all_reduce")
+            answers = [(to, common) for to in range(1, world_size) if rank == 0]
+            note("fused", answers, call="all_reduce")
         if rank == 0:
             print(f"cycle {cycle}:", *(common or ["nothing"]), "travels")
-    for name, grad in grads.items():  # the mean of 1, 2, 3 ...
-        assert grad.item() == SIZES[name] * (world_size + 1) / 2, "a wrong mean"
+    assert grads == {n: size * (world_size + 1) / 2 for n, size in SIZES.items()}
 
     alone = train(*make(0), *share(0, 1))
     model, optimizer = make(rank)

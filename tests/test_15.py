@@ -108,7 +108,7 @@ def test_ages_by_hand(cells):
 
 
 def test_an_update_ages_one_gradient_of_each_other_worker(cells):
-    """Or that worker has not begun yet, or is through: all updates are accounted for."""
+    """Or that worker has not begun, or is through: each update is accounted for."""
     run = torchrun(cells.lead, [2, 2, 10], ranks=4, quiet=True, env=CPU)
     *found, updates = map(json.loads, run.lines[0])
     assert updates == 60

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +26,7 @@ from .recording import ROOT
 KEPT = ROOT / "figures" / "14_horovod_measured.json"
 LACK = (
     "Horovod is not installed. `python3 scripts/course.py horovod` compiles it, once, "
-    "in 2 to 8 minutes. Below stands what was recorded with Horovod 0.28.1."
+    "in 2 to 8 minutes. This cell, and those below, show what was recorded with 0.28.1."
 )
 CHANGED = "this function was changed, and only Horovod itself can run it now"
 SAID = re.compile(r"\[(\d+)\]<(stdout|stderr)>:(.*)")
@@ -59,13 +60,19 @@ def horovodrun(
         if os.environ.get("RINGSIDE_KEEP"):
             keep(key, seal, ended)
     else:
-        print(LACK)
+        say_once(LACK)
         ended = recorded(key, seal)
     print(f"$ horovodrun -np {ranks} python {name}.py")
     for rank, lines in enumerate([] if quiet else ended.lines):
         for line in lines:
             print(f"rank {rank} | {line}")
     return ended
+
+
+@cache
+def say_once(text: str) -> None:
+    """Print a text, if it was not printed before."""
+    print(text)
 
 
 def text_of_script(function: Callable, args: tuple) -> str:

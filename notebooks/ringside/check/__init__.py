@@ -25,7 +25,7 @@ from .crews import after_death, budget_of, steps_in_all
 from .data_parallel import collect, ten_rows, three_forwards
 from .evaluation import few_or_all, four_ways, in_order
 from .fastest import crossing, doubling, sixteen_ranks
-from .fusion import cycles, joined
+from .fusion import cycles, joined, moved
 from .gradients import bucket_plan, fixed_hook, launch_order
 from .habits import accumulation, rank_three
 from .hangs import at_the_root, guilty, limits

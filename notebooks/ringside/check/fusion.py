@@ -1,8 +1,11 @@
 """Checks the answers of lesson 14."""
 
+import json
 from collections.abc import Callable
 
+from ..relative import Ended
 from .verdict import attempt, says
+from .watched import Rank, launch
 
 CASES = [  # orders of the ranks, and what travels in each cycle
     (["abcd", "badc"], ["", "ab", "", "cd"]),
@@ -48,3 +51,41 @@ def cycles(cycles: Callable) -> str | None:
 def words(found) -> list[str]:
     """Return what travels as a word for each cycle."""
     return ["".join(names) for names in found]
+
+
+@says("the same loss and weights, and each step sends its gradients once")
+def moved(moved: Callable, horovod: Ended) -> str | None:
+    """Check a training that was moved to DDP, by what Horovod's ranks printed."""
+    want = [Rank(lines) for lines in horovod.lines]
+    if not want[0].said("loss"):
+        return "what Horovod printed has no line 'loss': run the cells above again"
+    ranks = launch(moved, 2)
+    for number, rank in enumerate(ranks):
+        if not (rank.said("loss") and weights_of(rank)):
+            return f"rank {number} does not print 'loss …' and 'weights […]'"
+    for step, grads in enumerate(zip(*(rank.grads for rank in ranks)), 1):
+        if grads[0] != grads[1]:
+            return f"in step {step} the ranks step with different gradients"
+    if any(off(a, b) for a, b in zip(weights_of(ranks[0]), weights_of(want[0]))):
+        told = "clip what is averaged, and divide each loss by two"
+        return f"the weights are {weights_of(ranks[0])}, and not Horovod's: {told}"
+    losses, mean = [rank.said("loss")[-1] for rank in ranks], want[0].said("loss")[-1]
+    if off(losses[0], 2 * mean) == off(losses[1], 2 * mean) is False:
+        return "the loss is twice Horovod's: all_reduce sums"
+    if off(losses[0], mean) or off(losses[1], mean):
+        return f"the losses are {losses[0]} and {losses[1]}, and Horovod's mean {mean}"
+    sent = ranks[0].calls.count("all_reduce")
+    if sent > len(ranks[0].grads) + 1:
+        return f"right numbers, but {sent} all-reduces in 10 steps: see no_sync"
+    return None
+
+
+def weights_of(rank: Rank) -> list[float]:
+    """Return the weights that a rank printed."""
+    found = [line for line in rank.lines if line.startswith("weights ")]
+    return json.loads(found[-1].removeprefix("weights ")) if found else []
+
+
+def off(one: float, other: float) -> bool:
+    """Say whether two rounded numbers differ by more than their last digit."""
+    return abs(one - other) > 2e-6
