@@ -36,7 +36,9 @@ def solutions() -> list:
                 re.DOTALL,
             )
             found += [
-                (f"{path.stem}-{len(found) + i}", c) for i, c in enumerate(folded)
+                (f"{path.stem}-{len(found) + i}", c)
+                for i, c in enumerate(folded)
+                if "check.moved(" not in c  # test_14 runs it, on ranks
             ]
     return found
 
