@@ -183,3 +183,11 @@ def test_moved(changes, told, cells, tmp_path, capsys, monkeypatch):
     spec.loader.exec_module(module)
     check.moved(module.moved, relative.Ended(0, kept("old"), []))
     assert told in capsys.readouterr().out
+
+
+def test_what_the_page_says_of_the_speed():
+    text = "".join(c.source for c in PAGE.cells if c.cell_type == "markdown")
+    for method in ("DDP", "Horovod"):
+        kept = [KEPT["speed"][w][method][1] for w in ("computes", "communicates")]
+        said = "{:.2f} and {:.2f}".format(*kept)
+        assert re.search(rf"{said} (of one process's speed )?with {method}", text)
