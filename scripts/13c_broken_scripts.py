@@ -54,12 +54,12 @@ def loss_of(model, x):
 
 
 def in_one(tensors):
-    """Return all numbers of some tensors in one, without those that are None."""
+    """Return all numbers of some tensors in one tensor; leave out each None."""
     return torch.cat([t.detach().cpu().flatten() for t in tensors if t is not None])
 
 
 def doctor(model, optimizer, sampler, loss_of, log, x):
-    """Take a step; return which of its parts are as with one process that has all."""
+    """Take a step; return which parts agree with one process that has all samples."""
     alone, mine = copy.deepcopy(model.module), list(sampler)
     whole, loss = loss_of(alone, x), loss_of(model, x[mine])
     torch.autograd.backward([whole, loss])

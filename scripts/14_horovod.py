@@ -154,7 +154,7 @@ def main():
             answers = [(to, common) for to in range(1, world_size) if rank == 0]
             note("fused", answers, call="all_reduce")
         if rank == 0:
-            print(f"cycle {cycle}:", *(common or ["nothing"]), "travels")
+            print(f"cycle {cycle} sends", *(common or ["nothing"]))
     assert grads == {n: size * (world_size + 1) / 2 for n, size in SIZES.items()}
 
     alone = train(*make(0), *share(0, 1))

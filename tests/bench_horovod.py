@@ -3,8 +3,8 @@
     python tests/bench_horovod.py [PATH]
 
 Needs `python3 scripts/course.py horovod`. Two ranks train with each method in turns, as
-in lesson 06, and end with equal weights. PATH, a JSON file, then has under "speed" what
-part of one process's speed each rank keeps: the median, and the middle half.
+in lesson 06, and their first steps are compared. PATH, a JSON file, then has under
+"speed" what part of one process's speed each rank keeps: the median, the middle half.
 """
 
 import importlib
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,7 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "notebooks")]
 race = importlib.import_module("06_dp_vs_ddp")
-ROUNDS, METHODS = 20, ["one process", "DDP", "Horovod"]
+ROUNDS, METHODS = 20, ["one process", "DP", "DDP", "Horovod"]
+ALONE = METHODS[:2]  # rank 0 works, and the others rest
 
 
 def train(model, forward, optimizer, x, y):
@@ -37,11 +39,13 @@ def train(model, forward, optimizer, x, y):
 def rows_of(hvd, workload, samples):
     """Return for each round what a step took with each method, in ms."""
     rank, ranks = hvd.rank(), hvd.size()
-    _, x, y = race.task(workload, ranks * samples)
-    share, lanes = (x[rank::ranks], y[rank::ranks]), {}
+    _, *batch = race.task(workload, ranks * samples)
+    share, lanes = [part[rank::ranks] for part in batch], {}
     for method in METHODS:
         model, _, _ = race.task(workload, 1)
         forward = DistributedDataParallel(model) if method == "DDP" else model
+        if method == "DP":
+            forward = partial(race.data_parallel, model, devices=ranks)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         if method == "Horovod":
             optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
@@ -49,15 +53,17 @@ def rows_of(hvd, workload, samples):
     rows = []
     for number in range(ROUNDS + 1):
         row = {}
-        for method in METHODS[number % 3 :] + METHODS[: number % 3]:
+        for method in METHODS[number % 4 :] + METHODS[: number % 4]:
             race.slowest(0.0)  # all begin together
             begin = time.perf_counter()
-            if rank == 0 or method != "one process":
-                train(*lanes[method], *share)
+            if rank == 0 or method not in ALONE:
+                train(*lanes[method], *(batch if method == "DP" else share))
             row[method] = race.slowest(1000 * (time.perf_counter() - begin))
         rows.append(row)
-    ddp, horovod = (lanes[method][0].parameters() for method in METHODS[1:])
-    torch.testing.assert_close([*ddp], [*horovod], atol=1e-4, rtol=1e-5)
+        for method in METHODS[1:] if number == 0 else []:
+            if rank == 0 or method not in ALONE:
+                pair = (lanes[m][0].parameters() for m in (method, "DDP"))
+                torch.testing.assert_close(*map(list, pair), atol=1e-4, rtol=1e-5)
     return rows[1:]
 
 

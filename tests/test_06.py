@@ -1,6 +1,7 @@
 """Tests lesson 06: the benchmark, the race drawn from it, and the checkers."""
 
 import copy
+import json
 import re
 import runpy
 import statistics
@@ -120,6 +121,20 @@ def test_the_middle_halves_overlap_on_one_model_only():
         )
         apart[workload] = high < low
     assert apart == {"computes": False, "communicates": True}
+
+
+def test_the_prose_has_the_table_with_horovod():
+    """Each row's medians; DDP's and Horovod's middle halves overlap."""
+    path = ROOT / "figures" / "14_horovod_measured.json"
+    speed = json.loads(path.read_text())["speed"]
+    speed = {name: speed[name] for name in load(SCRIPT).header["samples"]}
+    for method in ("DP", "DDP", "Horovod"):
+        kept = [f"{told[method][1]:.2f}" for told in speed.values()]
+        assert f"\n| {method} | {' | '.join(kept)} |\n" in prose()
+    for told in speed.values():
+        (low, _, high), (other_low, _, other_high) = told["DDP"], told["Horovod"]
+        assert low < other_high
+        assert other_low < high
 
 
 def test_the_prose_has_the_sizes_of_the_models():
