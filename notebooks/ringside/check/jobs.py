@@ -163,7 +163,8 @@ def would_start(text: str, spawned: int = 1) -> None:
         each = f"starts {plan.each} processes"
     if plan.torchrun:
         each = f"is an agent for {plan.each} ranks"
-    print(f"tasks: {dealt} = {plan.tasks}, and each {each}")
+    total = f" = {plan.tasks}" if len(plan.dealt) > 1 else ""
+    print(f"tasks: {dealt}{total}, and each {each}")
     print(f"processes: {plan.processes}, world size: {plan.world}")
     if not plan.wrong:
         place, first = "agent" if plan.torchrun else "node", 0
