@@ -7,8 +7,10 @@ import linecache
 import os
 import re
 import runpy
+import socket
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 
@@ -269,3 +271,14 @@ def test_what_the_lesson_says_of_torch(monkeypatch):
     assert (args.nnodes, args.nproc_per_node) == ("2", "4")
     monkeypatch.delenv("TORCH_DIST_INIT_BARRIER", raising=False)
     assert dist.distributed_c10d._is_barrier_after_init() == 0
+
+
+def test_without_rank_0_nobody_has_opened_the_port():
+    """As a fold of the page says, word for word."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    page = NOTEBOOK.read_text()
+    with pytest.raises(dist.DistNetworkError) as error:
+        dist.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=1))
+    said = re.search(r"\*(The client socket .*?)\*", page)[1]
+    assert str(error.value).startswith(said)
