@@ -2,9 +2,9 @@
 
     torchrun --standalone --nproc-per-node 4 scripts/14_horovod.py
 
-Under `horovodrun -np 2 python scripts/14_horovod.py`, Horovod itself trains. Needs no
-GPU. With --record PATH, rank 0 keeps who told what. Ends with "ok". The lesson:
-notebooks/14_horovod.ipynb
+Needs no GPU. Under `horovodrun -np 2 python scripts/14_horovod.py`, Horovod trains.
+With --record PATH, rank 0 keeps who told what. The last line begins with "ok".
+The lesson: notebooks/14_horovod.ipynb
 """
 
 import gc
@@ -30,6 +30,7 @@ if HOROVOD := "HOROVOD_RANK" in os.environ:  # horovodrun has names of its own
     hvd.init()
     os.environ.update(RANK=f"{hvd.rank()}", WORLD_SIZE=f"{hvd.size()}")
 SIZES = {"a": 2, "b": 20, "c": 200, "d": 2000}  # of the gradients on rank 0
+DRAWN = {"picture": "flow", "pace": 2.5, "title": "Which gradients travel together"}
 PHASES = {
     "backward": "Four gradients will be ready, on odd ranks in another order.",
     "names": "One more is ready. The ranks tell rank 0 names, and no gradient moves.",
@@ -135,11 +136,9 @@ def main():
     ready, fused, events, grads = [], [], [], {}
 
     def note(phase, sends=(), **more):
-        event = {"step": len(events), "rank": rank, "phase": phase, "holds": {}}
-        for name in SIZES:
-            owners = [*range(world_size)] if name in fused else [rank]
-            cell = [int(grads[name]), *owners] if name in grads else [""]
-            event["holds"][name] = [cell]
+        whose = {n: [*range(world_size)] if n in fused else [rank] for n in SIZES}
+        holds = {n: [[int(grads[n]), *whose[n]] if n in grads else [""]] for n in SIZES}
+        event = {"step": len(events), "rank": rank, "phase": phase, "holds": holds}
         event["sends"] = [[to, "names", [[" ".join(told)]]] for to, told in sends]
         events.append(event | more)
 
@@ -163,7 +162,7 @@ def main():
     for weights in (ddp, horovods_way(rank, world_size)):
         torch.testing.assert_close(weights, alone, rtol=0, atol=1e-12)
 
-    save_recording(args.record, events, picture="flow", pace=2.5, phases=PHASES)
+    save_recording(args.record, events, phases=PHASES, **DRAWN)
     if rank == 0:
         print(f"ok: {world_size} ranks, and both ways end with one process's weights")
 

@@ -26,6 +26,8 @@ RUNS = {  # the functions that Horovod runs, and their arguments
     "two_orders": [()],
     "old": [()],
     "traced": [()],
+    "traps": [()],
+    "frozen": [()],
 }
 
 
@@ -46,7 +48,7 @@ def test_each_run_of_the_page_is_kept_as_the_page_has_it(cells, no_horovod, caps
             assert "changed" not in str(ended), f"keep it again: {name}"
     told = capsys.readouterr().out
     assert told.count("python3 scripts/course.py horovod") == 1
-    assert len(KEPT) == 7 + 1  # with its speed
+    assert len(KEPT) == 9 + 1  # with its speed
     assert "rank 1 | means [2.0, 2.0, 1.5]" in told
 
 
@@ -183,6 +185,16 @@ def test_moved(changes, told, cells, tmp_path, capsys, monkeypatch):
     spec.loader.exec_module(module)
     check.moved(module.moved, relative.Ended(0, kept("old"), []))
     assert told in capsys.readouterr().out
+
+
+def test_the_traps_are_what_the_page_says():
+    """A step that nobody made, weights apart, a mean over two epochs, a limit."""
+    (steps, weight, means), (steps_1, weight_1, means_1) = kept("traps")
+    assert steps == steps_1 == "steps: 1 · moved: True"
+    assert weight != weight_1
+    assert means == "means: [10.0, 11.0, 16.0, 20.5]"
+    assert means_1 == means[:-1] + ", 10.5, 11.0]"
+    assert kept("frozen") == [["HorovodInternalError"], []]
 
 
 def test_what_the_page_says_of_the_speed():

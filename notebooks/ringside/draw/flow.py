@@ -124,7 +124,7 @@ def animate(events: list[dict]) -> str:
                 parts.append(stock.put(drawn, way, x0, y0))
             else:
                 parts.append(token(layout, step, send, 0, way))
-    title = f"A run of {layout.size} ranks, recorded and played back"
+    title = f"{layout.name}, recorded and played back"
     body = clock.style() + stock.defs() + "".join([*bands, scenery(layout), *parts])
     return svg(layout.width, layout.height, title, body)
 

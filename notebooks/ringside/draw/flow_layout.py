@@ -33,6 +33,7 @@ class Layout:
         ]
         self.ranks = sorted(self.rows[0])
         self.size = sum(rank >= 0 for rank in self.ranks)
+        self.name = header.get("title", f"A run of {self.size} ranks")
         self.rooms = {}
         self.places = self.arrange()
 
