@@ -55,7 +55,7 @@ def take_step(step, ddp, optimizer, scheduler):
 
 
 def save(path, step, training, rank, world_size):
-    """Let rank 0 write what all ranks remember: aside, and then into its place."""
+    """Let rank 0 write what all ranks remember: to path.part, and then to path."""
     dice = [None] * world_size if rank == 0 else None
     dist.gather_object(torch.get_rng_state(), dice)
     if rank == 0:
@@ -79,7 +79,7 @@ def resume(path, training, rank, world_size):
 
 
 def train(life, path, until, rank, world_size, events, kill=False):
-    """Train, from where the file is, if there is one; return what is remembered."""
+    """Train, from the file's step on, if there is a file; return what is remembered."""
     training, step = make(rank), 0
     there = [bool(path) and path.exists()]
     dist.broadcast_object_list(there)  # rank 0 decides for all

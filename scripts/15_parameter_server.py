@@ -152,7 +152,7 @@ def main():
     if rank == 0:
         n, size = len(workers), weights.nbytes
         formulas = {"star": (world_size - 1) * size, "ring": 2 * (n - 1) * size // n}
-        print("way   busiest sends   gets   gradients   all messages")
+        print("way   busiest sends   gets     sends/M   all messages")
         for way, formula in formulas.items():
             part = [row for row in rows if (row["step"] < 3) == (way == "star")]
             moved = [(r["rank"], to, len(c)) for r in part for to, _, c in r["sends"]]

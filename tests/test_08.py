@@ -10,6 +10,7 @@ import nbformat
 import pytest
 import torch
 import torch.distributed as dist
+from lesson import functions_of
 from ringside import Player, RankFailed, check, load, still, torchrun
 from torch import nn
 from torch.nn.functional import batch_norm
@@ -155,6 +156,28 @@ def test_four_ranks_in_one_process_are_four_ranks():
     alone = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).double()
     found = ten_steps(alone, slice(None))[1].running_var.tolist()
     assert found != pytest.approx(due[-4:], rel=1e-3)
+
+
+def on_one_side(points):
+    """Return the classes that a line through the middle divides."""
+    return (points.sum(1) > 0).long()
+
+
+def test_with_two_samples_the_model_guesses_in_training_too(tmp_path):
+    cells = functions_of(NORM, tmp_path)
+    points = torch.randn(2000, 2, generator=torch.Generator().manual_seed(1))
+    wrong = []
+    for seed in range(3):
+        model = cells.network(four_ranks(), seed)
+        cells.train(model, 8)
+        with torch.no_grad():
+            outputs = [model.train()(part) for part in points.split(8)]
+        found = torch.cat(outputs).argmax(1) != cells.far(points)
+        wrong.append(100 * found.float().mean().item())
+    assert 40 < sum(wrong) / 3 < 60
+    cells.far = on_one_side  # another task, to which two samples do less harm
+    wrong = [cells.train(cells.network(four_ranks(), seed), 8) for seed in range(3)]
+    assert sum(wrong) / 3 < 30
 
 
 @pytest.fixture

@@ -134,8 +134,11 @@ def made_up(samples):
 def evaluated(rank, world_size):
     for samples in (83, 3):
         model, data = Net(rank), TensorDataset(*made_up(samples))
+        dice = torch.get_rng_state()
         numbers, classes = evaluate(model, data, rank, world_size)  # noqa: F821
-        print(json.dumps([numbers.tolist(), classes.tolist(), model.training]))
+        same_dice = torch.equal(dice, torch.get_rng_state())
+        rest = model.training, same_dice
+        print(json.dumps([numbers.tolist(), classes.tolist(), *rest]))
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
@@ -153,11 +156,11 @@ def test_what_you_write_on_monday_finds_what_one_process_finds(
         output = Net(rank=0).eval()(x).detach()
         right = (output.argmax(1) == y).double().mean().item()
         for line in said:
-            (loss, accuracy), classes, training = json.loads(line)
+            (loss, accuracy), classes, training, same_dice = json.loads(line)
             assert loss == pytest.approx(cross_entropy(output, y).item(), rel=1e-5)
             assert accuracy == right
             assert classes == output.argmax(1).tolist()
-            assert training
+            assert training and same_dice
 
 
 def test_the_losses_that_the_lesson_tells_are_those_of_its_run():

@@ -70,8 +70,9 @@ def test_what_was_recorded_is_what_ddp_computes(cells):
     ours = json.loads(KEPT["with_horovod True on 2"][2][1][0])
     torch.testing.assert_close(ours, alone, rtol=0, atol=1e-12)
     calls = torchrun(cells.calls_of_torch, ranks=2, quiet=True, env=CPU)
-    for rank, [line] in enumerate(kept("calls")):
+    for rank, [line, large] in enumerate(kept("calls")):
         assert json.loads(line) == json.loads(calls.lines[rank][0])
+        assert large == "40000: inf"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
