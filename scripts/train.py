@@ -67,22 +67,22 @@ def evaluate(model, data, rank, world_size, device):
     return (sums[:2] / sums[2]).tolist()
 
 
-def save(path, samples, parts, rank, world_size, device):
-    """Let rank 0 write what all ranks remember: aside, and then into its place."""
+def save(path, epochs, parts, rank, world_size, device):
+    """Let rank 0 write what all ranks remember: to path.part, and then to path."""
     modules = [torch, torch.cuda] if device.type == "cuda" else [torch]
     dice = [None] * world_size
     dist.all_gather_object(dice, [module.get_rng_state() for module in modules])
     if rank == 0:
         state = {name: part.state_dict() for name, part in parts.items()}
         with open(f"{path}.part", "wb") as file:
-            torch.save(state | {"samples": samples, "dice": dice}, file)
+            torch.save(state | {"epochs": epochs, "dice": dice}, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(f"{path}.part", path)
 
 
 def resume(path, parts, rank, world_size):
-    """Give each rank what was saved, if anything was; return the steps it is worth."""
+    """Give each rank what was saved, if anything was; return the epochs it has seen."""
     dist.broadcast_object_list(there := [os.path.exists(path)])  # rank 0 decides
     if not there[0]:
         return 0
@@ -92,7 +92,7 @@ def resume(path, parts, rank, world_size):
     if len(state["dice"]) == world_size:  # on other ranks the dice are new
         for dice, module in zip(state["dice"][rank], (torch, torch.cuda)):
             module.set_rng_state(dice)
-    return state["samples"] // (GROUP * world_size)
+    return state["epochs"]
 
 
 @errors.record  # torchrun hears of an exception in here
@@ -118,7 +118,7 @@ def main():
     scaler = torch.amp.GradScaler(device.type, enabled=torch.float16 == AMP)
     parts = {"model": model, "optimizer": optimizer, "scaler": scaler}
     torch.manual_seed(SEED + 1 + rank)  # each rank's own dice, for dropout
-    step = resume(path := f"{args.folder}/training.pt", parts, *own)
+    step = round(of_epoch * resume(path := f"{args.folder}/training.pt", parts, *own))
     if rank == 0:
         print(f"{world_size} ranks on {device.type}: {step} of {steps} steps are done")
     ddp = DistributedDataParallel(model)
@@ -133,7 +133,7 @@ def main():
             loss = take_step(ddp, some, optimizer, scaler, device) / world_size
             step += 1
             if step % SAVE_EVERY == 0 or step == steps:
-                save(path, step * GROUP * world_size, parts, *own, device)
+                save(path, step / of_epoch, parts, *own, device)
         dist.all_reduce(loss)  # the last step's mean over all ranks
         test, right = evaluate(model, testing, *own, device)
         said = f"epoch {epoch + 1}: loss {loss:.3f}, test {test:.3f}, right {right:.1%}"

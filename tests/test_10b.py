@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 import rounds
 import torch
+import torch.distributed.checkpoint as dcp
 from lesson import code_with
 from ringside import RankFailed, check, load, still, torchrun
 from ringside.draw.player import animate
@@ -61,6 +62,26 @@ def test_what_a_training_prints_is_what_one_process_without_checkpoints_has():
     printed = code_with(STEM, "torchrun(train").outputs[0]["text"]
     told = [line.partition(", ")[2] for line in printed.splitlines()]
     assert told == [after[6], after[12], after[12]]
+
+
+def test_what_lies_in_pieces_is_what_one_process_has():
+    """A step of get_state_dict that Adam counts would make the rows others."""
+    torch.manual_seed(3)
+    model = torch.nn.Linear(4, 6)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    due = [round(row, 2) for row in model.weight.sum(1).tolist()]
+    printed = code_with(STEM, "torchrun(sharded").outputs[0]["text"]
+    rows = re.findall(r"(\d) of 6 rows, their sums (.*)", printed)
+    assert rows == [("2", f"{due}")] * 3 + [("3", f"{due}")] * 2
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_second_save_into_a_folder_warns(tmp_path):
+    dcp.save({"one": torch.ones(1)}, checkpoint_id=tmp_path)
+    with pytest.warns(UserWarning, match="Detected an existing checkpoint"):
+        dcp.save({"one": torch.ones(1)}, checkpoint_id=tmp_path)
 
 
 def test_the_picture_has_each_number_in_the_file_of_its_rank():

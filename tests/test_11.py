@@ -51,6 +51,21 @@ def test_the_gradient_at_a_pixel_is_what_the_lesson_says():
     assert made.grad.sum().item() == pytest.approx(-0.008, rel=0.01)
 
 
+def without_unscale(kind):
+    """Return how far a clipped step goes if nobody unscales before."""
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer, scaler = kind([weight], lr=1), torch.amp.GradScaler("cpu")
+    scaler.scale(3 * weight).backward()
+    nn.utils.clip_grad_norm_([weight], max_norm=1.0)
+    scaler.step(optimizer)
+    return abs(weight.item())
+
+
+def test_adam_hides_what_sgd_shows():
+    assert without_unscale(torch.optim.SGD) < 0.00002
+    assert without_unscale(torch.optim.Adam) > 0.9
+
+
 def test_with_too_large_a_scale_the_first_steps_are_skipped():
     """The answer of the sandbox: seven halvings, and one step that is taken."""
     lines = torchrun(STEM, "--exponent", 30, ranks=3, **HOW).lines[0]

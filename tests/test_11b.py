@@ -81,13 +81,18 @@ def test_twenty_other_seeds_say_the_same(script):
     """What the notebook says of its five."""
     script["seeds"](5, 25)
     calm = {rule: ends(script, 1, rule, 0.03, 8) for rule in RULES}
-    assert calm["as before"].max() < 80 and calm["linear"].min() > 87
-    assert calm["warm-up"].min() > 83
+    alone = ends(script, 1, "linear", 0.03, 1)
+    assert calm["as before"].max() < 80 and (alone - calm["linear"]).max() <= 3
+    assert 1 < (alone - calm["warm-up"]).mean() < 3
     assert (calm["square root"] > calm["as before"] + 5).all()
     steep = {rule: ends(script, 2.5, rule, 0.03, 8) for rule in RULES}
     assert steep["linear"].max() < 15
     assert ends(script, 2.5, "linear", 0.03, 4).max() < 15
     assert steep["warm-up"].min() > steep["as before"].max()
+    rate, inside = script["rate"], script["train"].__globals__
+    inside["rate"] = lambda *how: rate(*how[:3], epochs=2 * how[3])  # a shorter one
+    assert (ends(script, 2.5, "warm-up", 0.03, 8) + 5).lt(steep["warm-up"]).sum() > 15
+    inside["rate"] = rate
     assert steep["square root"].max() < steep["as before"].min() + 5
     near = {rule: ends(script, 1, rule, 0.1, 8) for rule in RULES}
     assert near["linear"].max() < 15

@@ -4,6 +4,10 @@ import json
 import pickle
 import re
 import runpy
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -122,6 +126,36 @@ def test_a_job_leaves_nothing_behind(tmp_path, monkeypatch):
     assert {event["rank"]: event["ends"] for event in events}[0] == "SIGTERM"
     assert [*elsewhere.iterdir()] == [] and len([*folder.iterdir()]) > 5
     assert not any("job.py" in (p.info["cmdline"] or ()) for p in processes())
+
+
+@pytest.mark.parametrize(("sign", "left"), [(signal.SIGKILL, 2), (signal.SIGTERM, 0)])
+def test_who_ends_the_ranks_of_an_agent_that_is_ended(sign, left, tmp_path):
+    """At SIGTERM the agent does; at SIGKILL nobody does."""
+    text = "import os, time; open(str(os.getpid()), 'w'); time.sleep(100)"
+    (tmp_path / "lone.py").write_text(text)
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    line += ["--local-addr", "127.0.0.1", "--nproc-per-node", "2", "lone.py"]
+    with subprocess.Popen(line, cwd=tmp_path, stdout=-3, stderr=-3) as agent:
+        while len(names := [p.name for p in tmp_path.glob("[0-9]*")]) < 2:
+            assert agent.poll() is None
+            time.sleep(0.1)
+        ranks = [psutil.Process(int(name)) for name in names]
+        agent.send_signal(sign)
+    _, alive = psutil.wait_procs(ranks, timeout=1 if left else 60)
+    assert len(alive) == left
+    for rank in alive:
+        rank.kill()
+
+
+def test_a_script_that_spawns_without_a_guard_is_refused(tmp_path):
+    (tmp_path / "lone.py").write_text(
+        "from multiprocessing import get_context\n"
+        "get_context('spawn').Process(target=print).start()\n"
+    )
+    said = subprocess.run(
+        [sys.executable, tmp_path / "lone.py"], capture_output=True, text=True
+    ).stderr
+    assert "RuntimeError" in said and "bootstrapping phase" in said
 
 
 def processes():

@@ -50,6 +50,35 @@ def test_the_catalogue_is_sorted_and_one_click_away():
     assert "](catalogue.ipynb)" in page.cells[0].source
 
 
+def stuck(rank, world_size, code):
+    """Rank 0 waits in an all-reduce, while rank 1 asks it for its last call."""
+    import json
+    import os
+    import signal
+    import threading
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    here = {"json": json, "os": os, "signal": signal, "threading": threading}
+    exec(code, here | {"torch": torch})
+    pids = [None, None]
+    dist.all_gather_object(pids, os.getpid())
+    for _ in range(30 if rank == 1 else 0):
+        time.sleep(0.1)
+        os.kill(pids[0], signal.SIGUSR1)
+    dist.all_reduce(torch.ones(1))
+
+
+def test_a_rank_that_waits_tells_its_last_call_at_a_signal():
+    page = nbformat.read(ROOT / "notebooks" / f"{STEM}.ipynb", 4)
+    text = "".join(c.source for c in page.cells if c.cell_type == "markdown")
+    [code] = re.findall(r"```python\n(def tell_on_signal.*?)```", text, re.DOTALL)
+    run = torchrun(stuck, code + "\ntell_on_signal()\n", ranks=2, quiet=True, env=CPU)
+    assert "last call: gloo:all_reduce" in run.lines[0] and not run.lines[1]
+
+
 @pytest.fixture(scope="module")
 def script():
     return runpy.run_path(str(ROOT / "scripts" / f"{STEM}.py"))

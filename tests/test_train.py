@@ -51,7 +51,7 @@ def stopped(tmp_path_factory):
     (script := folder / "train.py").write_text(text)
     torchrun(script, "--folder", folder, ranks=2, quiet=True, env=CPU)
     file = folder / "training.pt"
-    assert torch.load(file, weights_only=True)["samples"] == 240 * 128
+    assert torch.load(file, weights_only=True)["epochs"] == 240 / 32
     return file
 
 
@@ -60,7 +60,7 @@ def test_it_learns_and_tests_exactly(whole):
     assert lines[-1].startswith("ok: the model of 256 steps is in ")
     right = [float(line.rpartition(" ")[2][:-1]) for line in lines[1:-1]]
     assert len(right) == 8 and right[-1] > 95
-    assert state["samples"] == 256 * 128 and len(state["dice"]) == 2
+    assert state["epochs"] == 8 and len(state["dice"]) == 2
 
 
 def test_killed_at_any_moment_it_goes_on_as_the_same_run(whole, tmp_path):
@@ -74,7 +74,8 @@ def test_killed_at_any_moment_it_goes_on_as_the_same_run(whole, tmp_path):
             time.sleep(0.02)
         for process in [*psutil.Process(agent.pid).children(recursive=True), agent]:
             process.send_signal(signal.SIGKILL)
-    done = torch.load(tmp_path / "training.pt", weights_only=True)["samples"] // 128
+    epochs = torch.load(tmp_path / "training.pt", weights_only=True)["epochs"]
+    done = round(32 * epochs)
     assert 20 <= done < 256 and done % 20 == 0
     lines, state = train(tmp_path, epochs=8)
     assert lines[0] == f"2 ranks on cpu: {done} of 256 steps are done"
@@ -87,8 +88,15 @@ def test_other_numbers_of_ranks_go_on_too(ranks, tmp_path):
     train(tmp_path, ranks=2, epochs=1)
     lines, _ = train(tmp_path, ranks=ranks, epochs=2)
     done = int(re.search(r": (\d+) of", lines[0])[1])
-    assert done == 4096 // (64 * ranks)
+    assert done == -(-4096 // (64 * ranks))  # an epoch
     assert lines[-1].startswith("ok: ")
+
+
+def test_all_epochs_on_three_ranks_are_all_epochs_on_two(tmp_path):
+    """Also where the last step of an epoch is a short one."""
+    train(tmp_path, ranks=3, epochs=1)
+    lines, _ = train(tmp_path, ranks=2, epochs=1)
+    assert lines[0] == "2 ranks on cpu: 32 of 32 steps are done"
 
 
 @pytest.mark.parametrize(
@@ -117,5 +125,5 @@ def test_a_save_at_the_end_of_an_epoch_holds_the_same_dice(whole, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(text.replace("= 32, 64, 20, 0,", "= 32, 64, 160, 0,"))
     torchrun(script, "--folder", tmp_path, ranks=2, quiet=True, env=CPU)
-    assert torch.load(tmp_path / "training.pt")["samples"] == 160 * 128
+    assert torch.load(tmp_path / "training.pt")["epochs"] == 5
     assert equal(train(tmp_path, epochs=8)[1], whole[1])

@@ -16,8 +16,8 @@ OLD = 86400  # seconds after which the logs of any kernel go
 HINTS = {
     "SIGKILL": "usually out of memory: try fewer ranks or a smaller batch",
     "SIGBUS": "usually out of shared memory: try num_workers=0",
-    "SIGABRT": "a crash below Python, or a process group that was never destroyed",
-    "SIGSEGV": "a crash below Python",
+    "SIGABRT": "by a crash below Python or a process group that was never destroyed",
+    "SIGSEGV": "by a crash below Python",
 }
 
 
