@@ -81,7 +81,7 @@ class Lab:
         self.cells, notebook.cells = notebook.cells, [nbformat.v4.new_code_cell(STUCK)]
         nbformat.write(notebook, path.with_stem("scratch"))
         self.browser = browser.new_context(viewport={"width": 1200, "height": 900})
-        self.browser.set_default_timeout(60_000)
+        self.browser.set_default_timeout(240_000)
         self.browser.on("console", lambda message: self.said.append(message.text))
         self.browser.on("weberror", lambda error: self.said.append(str(error.error)))
         env = os.environ | dict.fromkeys(HOMES, str(folder))
@@ -349,5 +349,5 @@ def test_interrupt_leaves_no_rank(lab):
     ranks = [psutil.Process(int(path.read_text())) for path in lab.folder.glob(ids)]
     page.get_by_role("button", name="Interrupt the kernel").click()
     page.locator(ERROR).get_by_text("stopped: no rank runs any more").first.wait_for()
-    _, left = psutil.wait_procs(ranks, timeout=10)
+    _, left = psutil.wait_procs(ranks, timeout=100)
     assert not left

@@ -72,7 +72,7 @@ def processes() -> list[psutil.Process]:
     return [p for p in found if mark in (p.info["environ"] or {}).get("SLURM_CONF", "")]
 
 
-def soon(true, seconds: float = 20) -> bool:
+def soon(true, seconds: float = 60) -> bool:
     """Whether something becomes true in time."""
     last = time.monotonic() + seconds
     while not true() and time.monotonic() < last:
