@@ -163,7 +163,7 @@ def on_one_side(points):
     return (points.sum(1) > 0).long()
 
 
-def test_with_two_samples_the_model_guesses_in_training_too(tmp_path):
+def test_with_two_samples_the_model_guesses_in_training_too(tmp_path, one_thread):
     cells = functions_of(NORM, tmp_path)
     points = torch.randn(2000, 2, generator=torch.Generator().manual_seed(1))
     wrong = []
@@ -178,6 +178,15 @@ def test_with_two_samples_the_model_guesses_in_training_too(tmp_path):
     cells.far = on_one_side  # another task, to which two samples do less harm
     wrong = [cells.train(cells.network(four_ranks(), seed), 8) for seed in range(3)]
     assert sum(wrong) / 3 < 30
+
+
+@pytest.fixture
+def one_thread():
+    """As on the page: with more, small models are many times slower."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
