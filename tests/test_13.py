@@ -4,6 +4,8 @@ import json
 import os
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -77,6 +79,37 @@ def test_a_rank_that_waits_tells_its_last_call_at_a_signal():
     [code] = re.findall(r"```python\n(def tell_on_signal.*?)```", text, re.DOTALL)
     run = torchrun(stuck, code + "\ntell_on_signal()\n", ranks=2, quiet=True, env=CPU)
     assert "last call: gloo:all_reduce" in run.lines[0] and not run.lines[1]
+
+
+READS = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Large(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, number):
+        return torch.ones(2**20)
+
+
+list(DataLoader(Large(), batch_size=2, num_workers=1, multiprocessing_context="fork"))
+"""
+
+
+def test_a_worker_tells_that_the_shared_memory_is_full(tmp_path):
+    """In a mount namespace of its own, where /dev/shm has one MB."""
+    (tmp_path / "reads.py").write_text(READS)
+    small = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
+    alone = ["unshare", "-rm", "sh", "-c", small, "sh"]
+    try:
+        subprocess.run([*alone, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs a mount namespace of its own")
+    line = [*alone, sys.executable, str(tmp_path / "reads.py")]
+    said = subprocess.run(line, capture_output=True, text=True).stderr
+    assert "unable to allocate shared memory(shm)" in said or "Bus error" in said
 
 
 @pytest.fixture(scope="module")
