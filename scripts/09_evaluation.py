@@ -54,7 +54,7 @@ def accuracy(way, mine):
 
 
 def gather(mine, samples):
-    """Fill up to the longest share, and return a row a round, a column a rank."""
+    """Fill up to the longest share; return a row for each round, a column a rank."""
     world_size = dist.get_world_size()
     longest = -(-samples // world_size)  # rounded up
     filled = torch.nn.functional.pad(mine, (0, longest - len(mine)))

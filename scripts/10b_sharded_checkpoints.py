@@ -34,7 +34,7 @@ PHASES = {
 
 
 def in_pieces(tensor, mesh):
-    """Return the tensor as one whose rows lie in pieces on the ranks of a mesh."""
+    """Cut the tensor by rows: a piece for each rank of a mesh."""
     return distribute_tensor(tensor, mesh, [Shard(0)])
 
 
