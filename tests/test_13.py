@@ -110,6 +110,11 @@ def test_a_worker_tells_that_the_shared_memory_is_full(tmp_path):
     line = [*alone, sys.executable, str(tmp_path / "reads.py")]
     said = subprocess.run(line, capture_output=True, text=True).stderr
     assert "unable to allocate shared memory(shm)" in said or "Bus error" in said
+    page = nbformat.read(ROOT / "notebooks" / f"{STEM}.ipynb", 4)
+    [cell] = [cell for cell in page.cells if "mount -t tmpfs" in cell.source]
+    line = [sys.executable, "-c", f"import subprocess, sys\n{cell.source}"]
+    said = subprocess.run(line, capture_output=True, text=True).stdout
+    assert said == cell.outputs[0].text
 
 
 @pytest.fixture(scope="module")
