@@ -12,10 +12,11 @@ CASES = [  # after which steps crews die, steps, steps between saves; steps in a
     ([3, 3, 3], 12, 4, 21),
     ([7, 18, 19], 20, 10, 44),
 ]
-TYPES = "each answer is a whole number, such as 1"
 
 
-@says("four processes start anew, from step 10; steps 11 to 13 are taken again", TYPES)
+@says(
+    "four processes start anew, from step 10; steps 11 to 13 are taken again", like="1"
+)
 def after_death(
     ended_by_the_agent: int, started_anew: int, goes_on_from: int, taken_again: int
 ) -> str | None:
@@ -39,7 +40,7 @@ def after_death(
     return None
 
 
-@says("3 are left, 12 samples each, and the bad sample ends 4 crews", types=TYPES)
+@says("3 are left, 12 samples each, and the bad sample ends 4 crews", like="1")
 def budget_of(left: int, samples_each: int, crews_ended: int) -> str | None:
     """Check a budget of five restarts, after two failures and a node that joins."""
     if left == 2:

@@ -43,10 +43,7 @@ def ten_rows(leave: int, arrive: int) -> str | None:
     return None
 
 
-@says(
-    "only what is changed in place, on device 0, is kept",
-    types="each answer is a whole number, such as calls=1",
-)
+@says("only what is changed in place, on device 0, is kept", like="calls=1")
 def three_forwards(calls: int, seen: int, total: int) -> str | None:
     """Check three predictions: what a module knows after three forwards."""
     if calls != 0:

@@ -9,10 +9,7 @@ from ..mailboxes import simulate
 from .verdict import Mistake, attempt, says
 
 
-@says(
-    "30 steps against 8, and 4 whole tensors",
-    types="each answer is a whole number, such as ring_steps=2",
-)
+@says("30 steps against 8, and 4 whole tensors", like="ring_steps=2")
 def sixteen_ranks(ring_steps: int, halving_steps: int, tensors: int) -> str | None:
     """Check three predictions for 16 ranks."""
     if ring_steps != 30:

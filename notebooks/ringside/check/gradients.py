@@ -7,10 +7,7 @@ import torch
 from .verdict import attempt, says
 
 
-@says(
-    "3 + 1 + 6 MiB, after three gradients, and then 2 + 4 MiB",
-    types="each answer is a number, such as buckets=2",
-)
+@says("3 + 1 + 6 MiB, after three gradients, and then 2 + 4 MiB", like="buckets=2")
 def bucket_plan(buckets: float, first_after: float, largest: float) -> str | None:
     """Check three predictions: weights of 4, 2, 6, 1 and 3 MiB, buckets of 5 MiB."""
     if (first_after, largest) == (2, 6):

@@ -8,7 +8,7 @@ from .verdict import attempt, says
 
 @says(
     "its weight is its own, its buffer rank 0's, its gradient everybody's",
-    types="each answer is a number, such as weight=5",
+    like="weight=5",
 )
 def rank_three(weight: float, buffer: float, gradient: float) -> str | None:
     """Check three predictions about rank 3 of four, after a forward and a backward."""

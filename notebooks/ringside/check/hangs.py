@@ -15,10 +15,9 @@ CASES = [  # errors by rank, the earliest first; number of ranks; the rank at fa
     ([(1, PEER)], 2, 0),
     ([(0, OWN)], 1, 0),
 ]
-TYPES = "each answer is a whole number, such as 1"
 
 
-@says("the killed one, the silent one, and the one with another call", types=TYPES)
+@says("the killed one, the silent one, and the one with another call", like="1")
 def guilty(job_a: int, job_b: int, job_c: int) -> str | None:
     """Check which ranks are at fault in three jobs."""
     for name, rank in (("a", job_a), ("b", job_b), ("c", job_c)):
@@ -35,7 +34,7 @@ def guilty(job_a: int, job_b: int, job_c: int) -> str | None:
     return None
 
 
-@says("30, 10, 2 and 0: the group's own limit counts, if nobody dies", types=TYPES)
+@says("30, 10, 2 and 0: the group's own limit counts, if nobody dies", like="1")
 def limits(gloo: int, nccl: int, own_group: int, rank_dies: int) -> str | None:
     """Check after how many minutes four waits end."""
     if gloo == 10 and nccl == 30:

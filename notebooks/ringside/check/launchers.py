@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from .verdict import attempt, says
 
-TYPES = "each answer is a whole number, such as ended_by_torchrun=2"
 WHERE = ("in_a_file", "in_a_cell", "a_lambda", "in_a_function")
 LAUNCH, NEW = "python -m torch.distributed.launch", "torchrun"
 CASES = {  # the words behind the launcher: the old ones, and the new ones
@@ -16,7 +15,10 @@ CASES = {  # the words behind the launcher: the old ones, and the new ones
 }
 
 
-@says("launchers end the three others, and nobody does by hand", types=TYPES)
+@says(
+    "launchers end the three others, and nobody does by hand",
+    like="ended_by_torchrun=2",
+)
 def one_of_four(
     ended_by_torchrun: int, ended_by_hand: int, code_of_torchrun: int, code_by_hand: int
 ) -> str | None:

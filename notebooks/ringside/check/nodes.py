@@ -8,7 +8,7 @@ from .verdict import attempt, says
 
 @says(
     "as text, gpu10 comes before gpu2, so gpu2 has the last four ranks",
-    types="each answer is a whole number, such as group_of_gpu2=0",
+    like="group_of_gpu2=0",
 )
 def three_names(
     group_of_gpu2: int, first_on_gpu10: int, last_on_gpu2: int

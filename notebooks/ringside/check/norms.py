@@ -19,7 +19,7 @@ def near(answer: float, right: float) -> bool:
 
 @says(
     "0.1 of its own mean, 0.9 of rank 0's; in evaluation, rank 0's alone",
-    types="each answer is a number, such as after_one=1.5",
+    like="after_one=1.5",
 )
 def running_means(after_one: float, after_two: float, evaluation: float) -> str | None:
     """Check the running mean of rank 1 of two, whose means are 3 and 15."""
@@ -96,7 +96,7 @@ def wrong_variance(variance: float, right: float, inside: float) -> str:
 
 @says(
     "two calls a layer; 2 C + 1 numbers forward, 2 C backward, for 448 channels",
-    types="each answer is a whole number, such as calls=6",
+    like="calls=6",
 )
 def what_it_sends(calls: int, forward: int, backward: int) -> str | None:
     """Check what three converted layers with 64, 128 and 256 channels add to a step."""

@@ -5,7 +5,6 @@ from itertools import product
 
 from .verdict import Mistake, attempt, says
 
-TYPES = "each answer is a whole number, such as exponent=3"
 LINES = {
     "a": "step",
     "b": "the clipping",
@@ -26,7 +25,7 @@ WHY = {  # what is wrong if the first of two lines comes after the second
 CASES = list(product((1.0, 1024.0), (0, 1, 2), (False, True)))
 
 
-@says("1/32, 1/256, and 2 to the power 6: 2^-30 becomes 2^-24", types=TYPES)
+@says("1/32, 1/256, and 2 to the power 6: 2^-30 becomes 2^-24", like="exponent=3")
 def neighbours(bf16_part: int, fp16_part: int, exponent: int) -> str | None:
     """Check how far apart neighbours are from 4 to 8, and which scale is enough."""
     for name, part, at_one in (("bf16", bf16_part, 128), ("fp16", fp16_part, 1024)):

@@ -9,7 +9,7 @@ FLAWS = ("loaders", "order", "warm-up", "batch")
 
 @says(
     "0.8 of each of four ranks is kept: 3.2 times the samples per second",
-    types="each answer is a number, such as efficiency=0.5",
+    like="efficiency=0.5",
 )
 def kept(efficiency: float, times_faster: float) -> str | None:
     """Check two predictions: 50 ms alone, 62.5 ms on four ranks, each its own batch."""

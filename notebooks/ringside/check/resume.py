@@ -6,10 +6,9 @@ from itertools import product
 from .verdict import Mistake, attempt, says
 
 CASES = list(product((0, 1, 7, 23), (24, 10, 1), (1, 4), (2, 3)))
-TYPES = "each answer is a whole number, such as place=2"
 
 
-@says("14, 4, and epoch 2, place 4: 14 is 2 times 5, and 4", types=TYPES)
+@says("14, 4, and epoch 2, place 4: 14 is 2 times 5, and 4", like="place=2")
 def after_kill(steps_done: int, taken_twice: int, epoch: int, place: int) -> str | None:
     """Check where a run goes on that saves after every 7 steps, killed after 18."""
     if steps_done == 18:

@@ -8,10 +8,7 @@ from ..mailboxes import simulate
 from .verdict import attempt, says
 
 
-@says(
-    "chunk 4, 8 messages, 160 bytes",
-    types="each answer is a whole number, such as chunk=2",
-)
+@says("chunk 4, 8 messages, 160 bytes", like="chunk=2")
 def five_ranks(chunk: int, messages: int, bytes_sent: int) -> str | None:
     """Check three predictions: five ranks, 100 bytes, the place of rank 3."""
     if chunk == 3:

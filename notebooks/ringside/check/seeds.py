@@ -16,10 +16,7 @@ DRAWS = {  # what is drawn at random, and who must draw alike
 }
 
 
-@says(
-    "4, 12 and 6: many pairs of rank and worker have one sum",
-    types="each answer is a whole number, such as same_seed=12",
-)
+@says("4, 12 and 6: many pairs of rank and worker have one sum", like="same_seed=12")
 def dice(same_seed: int, seed_plus_rank: int, rank_plus_worker: int) -> str | None:
     """Check how many different throws twelve workers make, seeded in three ways."""
     if same_seed == 1:

@@ -20,7 +20,7 @@ SURVIVES = {
 
 @says(
     "1, 2 and 8: 5 and 6 are in file 1, 7 and 8 in file 2, and 4 x 6 = 3 x 8",
-    types="each answer is a whole number, such as last_of_four=2",
+    like="last_of_four=2",
 )
 def ten_numbers(
     last_of_four: int, files_of_rank_1: int, batch_of_three: int

@@ -11,7 +11,7 @@ from .verdict import attempt, says
 
 @says(
     "3.875 and 4: two lone slopes weigh twice as much as the other four",
-    types="each answer is a number, such as by_count=2.5",
+    like="by_count=2.5",
 )
 def two_means(mean_of_means: float, by_count: float) -> str | None:
     """Check two predictions: six slopes 1, 2, 3, 4, 5, 9 on four ranks."""

@@ -3,10 +3,7 @@
 from .verdict import fits, says
 
 
-@says(
-    "node 2, local_rank 1, one of 12 ranks",
-    types="each answer is a whole number, such as node=0",
-)
+@says("node 2, local_rank 1, one of 12 ranks", like="node=0")
 def rank_9(node: int, local_rank: int, world_size: int) -> str | None:
     """Check three predictions: rank 9 of three nodes with four ranks each."""
     if world_size != 12:

@@ -82,7 +82,7 @@ def unfair(parts: dict[tuple[int, int], list[int]], samples: int) -> str | None:
 
 @says(
     "two rounds of 48 samples, and three steps for each rank in a round",
-    types="each answer is a whole number, such as steps=12",
+    like="steps=12",
 )
 def rounds(steps: int, dropped: int) -> str | None:
     """Check the steps of a rank: 100 samples, 4 ranks, 3 workers, batches of 4."""

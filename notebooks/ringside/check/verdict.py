@@ -12,15 +12,19 @@ class Mistake(Exception):
     """What is wrong with an answer, in words."""
 
 
-def says(right: str, types: str = "") -> Callable:
+def says(right: str, like: str = "", types: str = "") -> Callable:
     """Make a checker of a function that returns a mistake, or None if all is right.
 
     `types` is what to say to an answer that is not the number, or list of numbers,
-    that the function's annotation asks for.
+    that the function's annotation asks for; if all ask for one kind of number, an
+    example of an answer, `like`, is enough.
     """
 
     def make(find: Callable) -> Callable:
         takes = inspect.signature(find)
+        kinds = find.__annotations__
+        number = "a number" if float in kinds.values() else "a whole number"
+        other = types or like and f"each answer is {number}, such as {like}"
         call = f"{find.__name__}({', '.join(takes.parameters)})"
 
         @functools.wraps(find)
@@ -34,9 +38,9 @@ def says(right: str, types: str = "") -> Callable:
                 print(TODO)
                 return
             try:
-                kinds = map(find.__annotations__.get, answers)
-                typed = not types or all(map(fits, answers.values(), kinds))
-                mistake = find(**answers) if typed else types
+                wanted = map(kinds.get, answers)
+                typed = not other or all(map(fits, answers.values(), wanted))
+                mistake = find(**answers) if typed else other
             except Mistake as found:
                 mistake = str(found)
             print(f"not yet: {mistake}" if mistake else f"right: {right}")
