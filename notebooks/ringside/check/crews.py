@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from .verdict import Mistake, attempt, says
+from .verdict import attempt, read, says, whole
 
 CASES = [  # after which steps crews die, steps, steps between saves; steps in all
     ([5], 12, 4, 13),
@@ -12,6 +12,7 @@ CASES = [  # after which steps crews die, steps, steps between saves; steps in a
     ([3, 3, 3], 12, 4, 21),
     ([7, 18, 19], 20, 10, 44),
 ]
+number_of_steps = read("a number of steps, such as 13", whole)
 
 
 @says(
@@ -71,7 +72,7 @@ def steps_in_all(function: Callable) -> str | None:
     """Check steps_in_all(deaths, steps, every)."""
     for deaths, steps, every, right in CASES:
         where = f"deaths after {deaths}, {steps} steps, saved every {every}:"
-        said = attempt(where, function, [*deaths], steps, every, into=whole)
+        said = attempt(where, function, [*deaths], steps, every, into=number_of_steps)
         if said == right:
             continue
         if said == sum(deaths) + steps:
@@ -84,10 +85,3 @@ def steps_in_all(function: Callable) -> str | None:
             return f"{where} the last crew, which nobody kills, takes steps too"
         return f"{where} it is {right}, not {said}"
     return None
-
-
-def whole(answer) -> int:
-    """Return an answer as a number of steps."""
-    if type(answer) is not int:
-        raise Mistake(f"return a number of steps, such as 13, not {answer!r}")
-    return answer

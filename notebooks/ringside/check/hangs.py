@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from .verdict import Mistake, attempt, says
+from .verdict import attempt, read, says, whole
 
 PEER, READ = "Connection closed by peer", "Read error: Connection reset by peer"
 LATE, OWN = "Timed out waiting 60000ms for recv", "CUDA out of memory"
@@ -15,6 +15,7 @@ CASES = [  # errors by rank, the earliest first; number of ranks; the rank at fa
     ([(1, PEER)], 2, 0),
     ([(0, OWN)], 1, 0),
 ]
+one_rank = read("a rank, such as 2", whole)
 
 
 @says("the killed one, the silent one, and the one with another call", like="1")
@@ -60,7 +61,7 @@ def at_the_root(function: Callable) -> str | None:
     for errors, world_size, fault in CASES:
         told = ", ".join(f"rank {rank}: {text}" for rank, text in errors)
         where = f"of {world_size} ranks, {told}:"
-        said = attempt(where, function, list(errors), world_size, into=whole)
+        said = attempt(where, function, list(errors), world_size, into=one_rank)
         if said == fault:
             continue
         texts = dict(errors)
@@ -72,10 +73,3 @@ def at_the_root(function: Callable) -> str | None:
             return f"{where} rank {said} raised later than rank {fault}"
         return f"{where} it is rank {fault}, not {said}"
     return None
-
-
-def whole(answer) -> int:
-    """Return an answer as a rank."""
-    if type(answer) is not int:
-        raise Mistake(f"return a rank, such as 2, not {answer!r}")
-    return answer

@@ -1,9 +1,10 @@
 """Checks the answers of lesson 08."""
 
 from collections.abc import Callable
+from functools import partial
 from math import isclose, isnan
 
-from .verdict import Mistake, attempt, says
+from .verdict import attempt, read, says
 
 CASES = [  # samples, by rank
     [[1, 3], [5, 7], [9, 11], [13, 15]],
@@ -11,10 +12,8 @@ CASES = [  # samples, by rank
     [[2, 4, 6]],
     [[4, 8], [], [1]],
 ]
-
-
-def near(answer: float, right: float) -> bool:
-    return isclose(answer, right, abs_tol=0.004)
+pair = read("a mean and a variance", float, float)
+near = partial(isclose, abs_tol=0.004)  # right, but for rounding
 
 
 @says(
@@ -55,14 +54,6 @@ def spread(samples: list[float]) -> tuple[float, float]:
     return mean, sum((x - mean) ** 2 for x in samples) / len(samples)
 
 
-def two_numbers(answer) -> tuple[float, float]:
-    try:
-        mean, variance = map(float, answer)
-    except (TypeError, ValueError):
-        raise Mistake(f"return a mean and a variance, not {answer!r}") from None
-    return mean, variance
-
-
 @says(f"mean and variance of the joined batch, {len(CASES)} times")
 def join(function: Callable) -> str | None:
     """Check join(counts, means, variances) against the joined samples."""
@@ -71,7 +62,7 @@ def join(function: Callable) -> str | None:
         means, variances = map(list, zip(*map(spread, parts)))
         case = f"with {' and '.join(map(str, counts))} samples,"
         given = counts, list(means), list(variances)
-        mean, variance = attempt(case, function, *given, into=two_numbers)
+        mean, variance = attempt(case, function, *given, into=pair)
         right_mean, right_variance = spread(sum(parts, []))
         if not isclose(mean, right_mean, abs_tol=1e-6):
             if isclose(mean, sum(means) / len(means), abs_tol=1e-6):

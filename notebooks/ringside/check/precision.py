@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from itertools import product
 
-from .verdict import Mistake, attempt, says
+from .verdict import attempt, read, says
 
 LINES = {
     "a": "step",
@@ -23,6 +23,7 @@ WHY = {  # what is wrong if the first of two lines comes after the second
     "ad": "update says what the scale of the next step is, so it comes last",
 }
 CASES = list(product((1.0, 1024.0), (0, 1, 2), (False, True)))
+pair = read("a scale and a number", float, int)
 
 
 @says("1/32, 1/256, and 2 to the power 6: 2^-30 becomes 2^-24", like="exponent=3")
@@ -94,12 +95,3 @@ def next_scale(function: Callable) -> str | None:
             return f"{where} this is only good step number {good_steps + 1}"
         return f"{where} it is {right}, not {said}"
     return None
-
-
-def pair(answer) -> tuple[float, int]:
-    """Return an answer as a scale and a number of steps."""
-    try:
-        scale, good_steps = answer
-        return float(scale), int(good_steps)
-    except (TypeError, ValueError):
-        raise Mistake(f"return a scale and a number, not {answer!r}") from None

@@ -1,13 +1,16 @@
 """Checks the answers of lesson 11b."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from math import isclose
 
-from .verdict import Mistake, attempt, says
+from .verdict import attempt, read, says
 
 CASES = list(product((0, 1, 3, 4, 9), (0.1, 0.5), (1, 4, 8), (4, 1, 0)))
 WHO = ("forked", "spawned", "seeded_inside", "loader_worker")
+number = read("a number", float)
+near = partial(isclose, rel_tol=0.002)  # right, but for rounding
 
 
 @says("3.2, 0.72 and 156: the batch is 32 times as large", like="batches=100")
@@ -32,11 +35,6 @@ def hour(learning_rate: float, after_one_epoch: float, batches: float) -> str | 
     return None
 
 
-def near(answer: float, right: float) -> bool:
-    """Say whether an answer is right, but for rounding."""
-    return isclose(answer, right, rel_tol=0.002)
-
-
 @says(f"it rises to the linear rule's learning rate, {len(CASES)} times")
 def warm_up(function: Callable) -> str | None:
     """Check warm(step, lr, ranks, warm_steps): from lr to lr * ranks."""
@@ -59,14 +57,6 @@ def warm_up(function: Callable) -> str | None:
             return f"{where} it stays at lr, and should rise to lr * ranks"
         return f"{where} it is {right:g}, not {said:g}"
     return None
-
-
-def number(answer) -> float:
-    """Return a learning rate as a number."""
-    try:
-        return float(answer)
-    except (TypeError, ValueError):
-        raise Mistake(f"return a number, not {answer!r}") from None
 
 
 @says("only the bare spawned one has a seed that nobody chose")

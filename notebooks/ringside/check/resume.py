@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from itertools import product
 
-from .verdict import Mistake, attempt, says
+from .verdict import attempt, read, says
 
 CASES = list(product((0, 1, 7, 23), (24, 10, 1), (1, 4), (2, 3)))
+pair = read("an epoch and a number", int, int)
 
 
 @says("14, 4, and epoch 2, place 4: 14 is 2 times 5, and 4", like="place=2")
@@ -81,12 +82,3 @@ def place_after(function: Callable) -> str | None:
             return f"{where} epochs count from 0"
         return f"{where} it is {epoch, place * batch_size}, not {said}"
     return None
-
-
-def pair(answer) -> tuple[int, int]:
-    """Return an answer as two whole numbers."""
-    try:
-        epoch, numbers = answer
-        return int(epoch), int(numbers)
-    except (TypeError, ValueError):
-        raise Mistake(f"return an epoch and a number, not {answer!r}") from None

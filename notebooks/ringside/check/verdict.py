@@ -69,6 +69,27 @@ def attempt(case: str, function: Callable, *args, into: Callable | None = None):
     return answer
 
 
+def read(what: str, *kinds: Callable) -> Callable:
+    """Make a reader of one thing that comes back, or of several, for `into`."""
+
+    def reader(answer):
+        try:
+            if len(kinds) == 1:
+                return kinds[0](answer)
+            return tuple(kind(one) for kind, one in zip(kinds, answer, strict=True))
+        except (TypeError, ValueError):
+            raise Mistake(f"return {what}, not {answer!r}") from None
+
+    return reader
+
+
+def whole(number) -> int:
+    """Return a whole number as it is, but nothing that would have to be made one."""
+    if type(number) is not int:
+        raise TypeError
+    return number
+
+
 def ints(numbers) -> list[int]:
     """Return numbers of any kind, such as tensors, as a list of whole ones."""
     return [int(number) for number in numbers]
