@@ -7,12 +7,12 @@ from .verdict import Mistake, attempt, says
 
 CASES = [(7, 3), (11, 4), (8, 4), (5, 1), (3, 8), (0, 2)]  # samples, and ranks
 EXACT, RANKS = 400 / 7, (100 / 3, 100, 50)  # of seven samples, and of each of 3 ranks
-METRICS = {  # what must travel for each
-    "recall": "few",
-    "median": "all",
-    "auc": "all",
-    "largest": "few",
-    "root": "few",
+METRICS = {  # and why few numbers of each rank do, or not
+    "recall": "the samples of class 1 that are found, and all of class 1: two sums",
+    "median": "the middle of all may be the smallest of one rank",
+    "auc": "the two samples of a pair may lie on two ranks",
+    "largest": "the largest of the ranks' largest: an all-reduce with MAX",
+    "root": "sum the squares and the samples; the root comes last",
 }
 
 
@@ -96,17 +96,11 @@ def few_or_all(
     recall: str, median: str, auc: str, largest: str, root: str
 ) -> str | None:
     """Check for which metrics a few numbers of each rank are enough."""
-    answers = dict(zip(METRICS, (recall, median, auc, largest, root)))
-    if any(answer not in ("few", "all") for answer in answers.values()):
+    answers = recall, median, auc, largest, root
+    if any(answer not in ("few", "all") for answer in answers):
         return 'each answer is "few" or "all"'
-    why = {
-        "recall": "the samples of class 1 that are found, and all of class 1: two sums",
-        "median": "the middle of all may be the smallest of one rank",
-        "auc": "the two samples of a pair may lie on two ranks",
-        "largest": "the largest of the ranks' largest: an all-reduce with MAX",
-        "root": "sum the squares and the samples; the root comes last",
-    }
-    for name, answer in answers.items():
-        if answer != METRICS[name]:
-            return f"{name} needs {METRICS[name]}: {why[name]}"
+    for answer, (name, why) in zip(answers, METRICS.items()):
+        right = "all" if name in ("median", "auc") else "few"
+        if answer != right:
+            return f"{name} needs {right}: {why}"
     return None

@@ -4,7 +4,12 @@ from collections.abc import Callable
 
 from .verdict import attempt, says
 
-WHERE = ("in_a_file", "in_a_cell", "a_lambda", "in_a_function")
+WHERE = {  # a function may stand, and why a new process finds it, or not
+    "in_a_file": "the new process imports the file, and finds the name in it",
+    "in_a_cell": "the new process has no notebook, so the name leads nowhere",
+    "a_lambda": "a lambda has no name that could be looked up",
+    "in_a_function": "it exists only while the outer function runs",
+}
 LAUNCH, NEW = "python -m torch.distributed.launch", "torchrun"
 CASES = {  # the words behind the launcher: the old ones, and the new ones
     "--nproc_per_node=2 job.py": "--nproc_per_node=2 job.py",
@@ -49,18 +54,12 @@ def can_start(
     in_a_file: bool, in_a_cell: bool, a_lambda: bool, in_a_function: bool
 ) -> str | None:
     """Check which functions a spawned process can find."""
-    answers = dict(zip(WHERE, (in_a_file, in_a_cell, a_lambda, in_a_function)))
-    if any(type(answer) is not bool for answer in answers.values()):
+    answers = in_a_file, in_a_cell, a_lambda, in_a_function
+    if any(type(answer) is not bool for answer in answers):
         return "each answer is True or False"
-    why = {
-        "in_a_file": "the new process imports the file, and finds the name in it",
-        "in_a_cell": "the new process has no notebook, so the name leads nowhere",
-        "a_lambda": "a lambda has no name that could be looked up",
-        "in_a_function": "it exists only while the outer function runs",
-    }
-    for name, answer in answers.items():
+    for answer, (name, why) in zip(answers, WHERE.items()):
         if answer != (name == "in_a_file"):
-            return f"not so for {name}: {why[name]}"
+            return f"not so for {name}: {why}"
     return None
 
 

@@ -4,7 +4,12 @@ from collections.abc import Callable
 
 from .verdict import attempt, says
 
-FLAWS = ("loaders", "order", "warm-up", "batch")
+FLAWS = {  # of benchmarks a to d, and what shows them
+    "loaders": "look at how many processes read images in each row",
+    "order": "what else changed between the first ten runs and the last ten?",
+    "warm-up": "the mean of nine steps of 50 ms and one of 900 ms is 135 ms",
+    "batch": "how many samples does each of the two do in a step?",
+}
 
 
 @says(
@@ -66,18 +71,10 @@ def step_time(function: Callable) -> str | None:
 @says("other loaders, another order, a cold start, another batch")
 def flaws(a: str, b: str, c: str, d: str) -> str | None:
     """Check which flaw each of four benchmarks has."""
-    if any(word not in FLAWS for word in (a, b, c, d)):
+    answers = a, b, c, d
+    if any(answer not in [*FLAWS] for answer in answers):
         return f"give a, b, c and d, each one of {', '.join(FLAWS)}"
-    if a != "loaders":
-        return f"a is not about {a}: look at how many processes read images in each row"
-    if b != "order":
-        why = "what else changed between the first ten runs and the last ten?"
-        return f"b is not about {b}: {why}"
-    if c != "warm-up":
-        why = "the mean of nine steps of 50 ms and one of 900 ms is 135 ms"
-        return f"c is not about {c}: {why}"
-    if d != "batch":
-        return (
-            f"d is not about {d}: how many samples does each of the two do in a step?"
-        )
+    for name, answer, (flaw, why) in zip("abcd", answers, FLAWS.items()):
+        if answer != flaw:
+            return f"{name} is not about {answer}: {why}"
     return None

@@ -8,7 +8,12 @@ from math import isclose
 from .verdict import attempt, read, says
 
 CASES = list(product((0, 1, 3, 4, 9), (0.1, 0.5), (1, 4, 8), (4, 1, 0)))
-WHO = ("forked", "spawned", "seeded_inside", "loader_worker")
+WHO = {  # throws a number, and why the same one again, or not
+    "forked": "a forked process is a copy of its parent, with its generator",
+    "spawned": "a spawned one is a fresh interpreter, with a random seed",
+    "seeded_inside": "it sets its own seed, and that is always 8",
+    "loader_worker": "its seed is drawn from the generator that has seed 7",
+}
 number = read("a number", float)
 near = partial(isclose, rel_tol=0.002)  # right, but for rounding
 
@@ -64,16 +69,10 @@ def again(
     forked: bool, spawned: bool, seeded_inside: bool, loader_worker: bool
 ) -> str | None:
     """Check which processes throw the same number in each run of a seeded parent."""
-    answers = dict(zip(WHO, (forked, spawned, seeded_inside, loader_worker)))
-    if any(type(answer) is not bool for answer in answers.values()):
+    answers = forked, spawned, seeded_inside, loader_worker
+    if any(type(answer) is not bool for answer in answers):
         return "each answer is True or False"
-    why = {
-        "forked": "a forked process is a copy of its parent, with its generator",
-        "spawned": "a spawned one is a fresh interpreter, with a random seed",
-        "seeded_inside": "it sets its own seed, and that is always 8",
-        "loader_worker": "its seed is drawn from the generator that has seed 7",
-    }
-    for name, answer in answers.items():
+    for answer, (name, why) in zip(answers, WHO.items()):
         if answer != (name != "spawned"):
-            return f"not so for {name}: {why[name]}"
+            return f"not so for {name}: {why}"
     return None

@@ -7,12 +7,12 @@ from .verdict import Mistake, attempt, says
 
 CASES = [(1, 1), (4, 2), (3, 4), (8, 1), (2, 16)]  # ranks, and workers for each
 EPOCHS = 4
-DRAWS = {  # what is drawn at random, and who must draw alike
-    "order": "equal",
-    "crops": "own",
-    "dropout": "own",
-    "split": "equal",
-    "steps": "equal",
+DRAWS = {  # what is drawn at random, and why with equal dice, or not
+    "order": "the ranks share one order: in two orders, samples get lost",
+    "crops": "with equal dice, four ranks crop their samples in the same way",
+    "dropout": "with equal dice, all ranks switch off the same units",
+    "split": "else a rank trains on what another one tests with",
+    "steps": "DDP waits in each step for the gradients of every rank",
 }
 
 
@@ -86,17 +86,11 @@ def equal_or_own(
     order: str, crops: str, dropout: str, split: str, steps: str
 ) -> str | None:
     """Check which random choices must be equal on all ranks, and which its own."""
-    answers = dict(zip(DRAWS, (order, crops, dropout, split, steps)))
-    if any(answer not in ("equal", "own") for answer in answers.values()):
+    answers = order, crops, dropout, split, steps
+    if any(answer not in ("equal", "own") for answer in answers):
         return 'each answer is "equal" or "own"'
-    why = {
-        "order": "the ranks share one order: in two orders, samples get lost",
-        "crops": "with equal dice, four ranks crop their samples in the same way",
-        "dropout": "with equal dice, all ranks switch off the same units",
-        "split": "else a rank trains on what another one tests with",
-        "steps": "DDP waits in each step for the gradients of every rank",
-    }
-    for name, answer in answers.items():
-        if answer != DRAWS[name]:
-            return f"{name} must be {DRAWS[name]}: {why[name]}"
+    for answer, (name, why) in zip(answers, DRAWS.items()):
+        right = "own" if name in ("crops", "dropout") else "equal"
+        if answer != right:
+            return f"{name} must be {right}: {why}"
     return None
