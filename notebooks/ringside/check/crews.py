@@ -44,16 +44,13 @@ def after_death(
 @says("3 are left, 12 samples each, and the bad sample ends 4 crews", like="1")
 def budget_of(left: int, samples_each: int, crews_ended: int) -> str | None:
     """Check a budget of five restarts, after two failures and a node that joins."""
-    if left == 2:
-        return "a node that joins costs nothing"
-    if left == 4:
-        return "node 1's workers fail too when their peers on node 2 are gone"
-    if left == 5:
-        return "two crews failed: what does each cost?"
     if left != 3:
-        return (
-            f"not {left}: go through a, b and c, and ask of each whether a crew failed"
-        )
+        asks = "ask of each whether a crew failed"
+        return {
+            2: "a node that joins costs nothing",
+            4: "node 1's workers fail too when their peers on node 2 are gone",
+            5: "two crews failed: what does each cost?",
+        }.get(left, f"not {left}: go through a, b and c, and {asks}")
     if samples_each == 6:
         return "6 samples each was right while there were four workers"
     if samples_each == 24:

@@ -18,16 +18,14 @@ FLAWS = {  # of benchmarks a to d, and what shows them
 )
 def kept(efficiency: float, times_faster: float) -> str | None:
     """Check two predictions: 50 ms alone, 62.5 ms on four ranks, each its own batch."""
+    known = {
+        1.25: "1.25 is how much longer a step takes: efficiency is the other way round",
+        0.2: "0.2 is 50 / (4 * 62.5): but each rank does a whole batch, not a quarter",
+        80: "80 would be percent; here efficiency is 1 if all is kept",
+    }
     if efficiency != 0.8:
-        return {
-            1.25: "1.25 is how much longer a step takes: efficiency is the other way"
-            " round",
-            0.2: "0.2 is 50 / (4 * 62.5): but each rank does a whole batch, not a"
-            " quarter",
-            80: "80 would be percent; here efficiency is 1 if all is kept",
-        }.get(
-            efficiency, f"{efficiency} is not what is kept of the speed of one process"
-        )
+        told = f"{efficiency} is not what is kept of the speed of one process"
+        return known.get(efficiency, told)
     if abs(times_faster - 3.2) > 1e-9:
         return {
             4: "4 would be an efficiency of 1",

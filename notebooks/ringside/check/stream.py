@@ -56,9 +56,8 @@ def unfair(parts: dict[tuple[int, int], list[int]], samples: int) -> str | None:
     for (rank, worker), mine in parts.items():
         for (other, helper), theirs in parts.items():
             if (rank, worker) < (other, helper) and {*mine} & {*theirs}:
-                both = (
-                    f"rank {rank}'s worker {worker} and rank {other}'s worker {helper}"
-                )
+                both = f"rank {rank}'s worker {worker} and "
+                both += f"rank {other}'s worker {helper}"
                 why = "who tells the ranks apart?" if worker == helper else ""
                 why = "who tells workers apart?" if rank == other else why
                 if {*mine} != {*theirs}:
@@ -86,22 +85,19 @@ def unfair(parts: dict[tuple[int, int], list[int]], samples: int) -> str | None:
 )
 def rounds(steps: int, dropped: int) -> str | None:
     """Check the steps of a rank: 100 samples, 4 ranks, 3 workers, batches of 4."""
-    if steps == 2:
-        return "there are two rounds; in each, a rank gets a batch of all its workers"
-    if steps == 24:
-        return "24 batches are read by all ranks together; how many by one rank?"
-    if steps == 25:
-        return "100 samples make 25 batches, but four ranks share them"
     if steps in (7, 8, 9):
         return "those are too many: the incomplete round is dropped, by all workers"
     if steps != 6:
-        return f"steps is not {steps}: a round is 4 x 3 batches of 4 samples"
-    if dropped == 0:
-        return "two rounds are 96 samples, and 100 pass"
-    if dropped == 52:
-        return "there is room for two rounds in 100 samples, not for one only"
-    if dropped == 1:
-        return "it is samples that are counted here, not batches"
+        return {
+            2: "there are two rounds; in each, a rank gets a batch of all its workers",
+            24: "24 batches are read by all ranks together; how many by one rank?",
+            25: "100 samples make 25 batches, but four ranks share them",
+        }.get(steps, f"steps is not {steps}: a round is 4 x 3 batches of 4 samples")
     if dropped != 4:
-        return f"dropped is not {dropped}: how many of 100 are left after two rounds?"
+        asks = "how many of 100 are left after two rounds?"
+        return {
+            0: "two rounds are 96 samples, and 100 pass",
+            52: "there is room for two rounds in 100 samples, not for one only",
+            1: "it is samples that are counted here, not batches",
+        }.get(dropped, f"dropped is not {dropped}: {asks}")
     return None
