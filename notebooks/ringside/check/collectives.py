@@ -99,23 +99,16 @@ def mended(program: Callable) -> str | None:
         if not any(calls):
             return "no rank calls all_reduce, so none can know the mean"
         if len({*calls}) > 1:
+            here = name([rank for rank in range(size) if calls[rank]])
+            what = f"only {here} made the call, and would wait for ever"
             if all(calls):
-                return (
-                    f"with {size} ranks, they call {calls} times, "
-                    "and some wait for ever"
-                )
-            here = [rank for rank in range(size) if calls[rank]]
-            return (
-                f"with {size} ranks, only {name(here)} made the call, "
-                "and would wait for ever"
-            )
-        others = [rank for rank in range(1, size) if told[rank] is not None]
+                what = f"they call {calls} times, and some wait for ever"
+            return f"with {size} ranks, {what}"
+        rest = [rank for rank in range(1, size) if told[rank] is not None]
         if told[0] is None:
-            return (
-                f"{name(others)} told, not rank 0" if others else "rank 0 told nothing"
-            )
-        if others:
-            return f"{name(others)} told it, too: rank 0 alone should"
+            return f"{name(rest)} told, not rank 0" if rest else "rank 0 told nothing"
+        if rest:
+            return f"{name(rest)} told it, too: rank 0 alone should"
         mean = (size + 1) / 2
         found = re.fullmatch(r"mean loss (\d+(\.\d+)?)", str(told[0]))
         if not isinstance(told[0], str) or not found:

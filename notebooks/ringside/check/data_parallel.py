@@ -76,17 +76,15 @@ def collect(function: Callable) -> str | None:
     lone = [torch.tensor([[9.0]])]
     flat = [torch.tensor([1.0, 2.0]), torch.tensor([3.0])]
     pairs = list(zip(rows, losses))
+    nested = [(pair, pair[1]) for pair in pairs]
+    both = torch.cat(rows), torch.stack(losses)
     for what, outputs, right in (
         ("rows", rows, torch.cat(rows)),
         ("rows of one number", flat, torch.cat(flat)),
         ("one device", lone, lone[0]),
         ("losses", losses, torch.stack(losses)),
-        ("tuples", pairs, (torch.cat(rows), torch.stack(losses))),
-        (
-            "tuples in tuples",
-            [(pair, pair[1]) for pair in pairs],
-            ((torch.cat(rows), torch.stack(losses)), torch.stack(losses)),
-        ),
+        ("tuples", pairs, both),
+        ("tuples in tuples", nested, (both, both[1])),
     ):
         answer = attempt(f"{what}:", function, list(outputs))
         if answer is None:

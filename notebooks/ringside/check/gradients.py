@@ -52,10 +52,8 @@ def fixed_hook(hook: Callable) -> str | None:
         mean, grad = torch.full((2,), (6 + 10 * (size - 1)) / size), weight.grad
         alone = grad is None or grad.eq(6).all() and size > 1
         if "weight" in called and alone:
-            return (
-                f"{case} it averages the weights, and this"
-                " rank keeps the gradient of its own share"
-            )
+            keeps = "this rank keeps the gradient of its own share"
+            return f"{case} it averages the weights, and {keeps}"
         if not weight.eq(8).all():
             return f"{case} the weight changes: that is the optimizer's work"
         if not called:
@@ -79,19 +77,16 @@ def launch_order(function: Callable) -> str | None:
             answer = [list(begun) for begun in answer]
         except TypeError:
             return f"{case} gave {answer!r}: a list of lists is wanted"
-        if len(answer) != len(full):
-            return (
-                f"{case} gave {len(answer)} lists: one for each bucket that gets full"
-            )
+        if (lists := len(answer)) != len(full):
+            return f"{case} gave {lists} lists: one for each bucket that gets full"
         begun = sum(answer, [])
         for turn, bucket in ((t, b) for t, row in enumerate(answer) for b in row):
             if bucket not in full[: turn + 1]:
                 return f"{case} begins bucket {bucket} before it is full"
         if sorted(begun) != sorted(full):
             lost = sorted(set(full) - set(begun))
-            return f"{case} " + (
-                f"never begins bucket {lost[0]}" if lost else "begins a bucket twice"
-            )
+            does = f"never begins bucket {lost[0]}" if lost else "begins a bucket twice"
+            return f"{case} {does}"
         if begun != sorted(begun):
             return f"{case} begins {begun}: another rank may begin in another order"
         ready, waits = set(), iter(sorted(full))

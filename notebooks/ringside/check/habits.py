@@ -13,13 +13,12 @@ from .verdict import attempt, says
 def rank_three(weight: float, buffer: float, gradient: float) -> str | None:
     """Check three predictions about rank 3 of four, after a forward and a backward."""
     if weight != 35:
+        told = f"not {weight}: rank 0's weight came first, and then 30 was added"
         return {
             38: "38 is 8 + 30, but wrapping had put rank 0's 5 in place of the 8",
             8: "8 is what rank 3 began with; two things happened to it since",
             5: "weights are copied when the model is wrapped, and never again",
-        }.get(
-            weight, f"not {weight}: rank 0's weight came first, and then 30 was added"
-        )
+        }.get(weight, told)
     if buffer in (80, 110):
         return "buffers are copied from rank 0 again, at each forward"
     if buffer != 50:
@@ -93,10 +92,8 @@ def accumulation(program: Callable) -> str | None:
             return f"{case} backward ran for {len(seen)}: {', '.join(map(str, seen))}"
         talks = sum(sync for _, sync in model.done)
         if talks == size > 1 and any(model.inside):
-            return (
-                f"{case} all {size} are averaged: only backward stands in no_sync(),"
-                " and the forward decides"
-            )
+            why = "only backward stands in no_sync(), and the forward decides"
+            return f"{case} all {size} are averaged: {why}"
         if talks > 1:
             return f"{case} {talks} backwards average: all but the last should not"
         if not talks:

@@ -18,15 +18,13 @@ def five_talk(rank_2: int, chain_steps: int, circle_messages: int) -> str | None
             1: "1 is what rank 0 has: in step 1 it speaks to rank 1, not to rank 2",
         }.get(rank_2, f"{rank_2}: who has told rank 2 anything in step 1?")
     if chain_steps != 8:
+        told = f"not {chain_steps}: one message in each step, there and back"
         return {
             4: "4 steps, and rank 4 has the sum; but all are to know it",
             5: "5 ranks have 4 neighbours in a row, and all are to know the sum",
-            10: (
-                "10 would be a full turn there and back; a chain has no link at its end"
-            ),
-        }.get(
-            chain_steps, f"not {chain_steps}: one message in each step, there and back"
-        )
+            10: "10 would be a full turn there and back; a chain has no link at its"
+            " end",
+        }.get(chain_steps, told)
     if circle_messages != 20:
         return {
             4: "4 is the number of steps; in each of them all five send",
@@ -52,18 +50,14 @@ def in_turns(program: Callable) -> str | None:
             if grad.tolist() == [rank + 1]:
                 if not sum(done.messages):
                     return "no rank has sent anything"
-                return (
-                    f"{case}, rank {rank} still holds its own: does it receive, and"
-                    " change grad itself?"
-                )
+                asks = "does it receive, and change grad itself?"
+                return f"{case}, rank {rank} still holds its own: {asks}"
             found = grad.tolist()[0] if grad.numel() == 1 else grad.tolist()
             if found == (rank + 1) % size + 1:
                 return f"{case}, rank {rank} holds its right neighbour's number"
             if rank == 1 and found == size:
-                return (
-                    f"{case}, rank 1 holds {found}, rank {size - 1}'s number: rank 0"
-                    " received before it sent, and passed on what came"
-                )
+                why = "rank 0 received before it sent, and passed on what came"
+                return f"{case}, rank 1 holds {found}, rank {size - 1}'s number: {why}"
             return f"{case}, rank {rank} holds {found}, not its left neighbour's number"
     return None
 
@@ -83,30 +77,22 @@ def piece_from_each(program: Callable) -> str | None:
             if found == mine[rank].tolist():
                 if not sum(done.messages):
                     return "no rank has sent anything"
-                return (
-                    f"{case}, rank {rank} still holds its own pieces: change grad"
-                    " itself, as in grad[other] = ..."
-                )
+                how = "change grad itself, as in grad[other] = ..."
+                return f"{case}, rank {rank} still holds its own pieces: {how}"
             if sorted(found) == right:
                 return f"{case}, rank {rank} has them out of order: {found}"
-            if set(found) - {
-                10 * (r + 1) + to for r in range(size) for to in range(size)
-            }:
+            if set(found) - {piece for own in mine for piece in own.tolist()}:
                 return f"{case}, rank {rank} holds {found}: nothing is to be added"
             foreign = [value for value in found if value % 10 != rank]
             if not foreign:
                 return f"{case}, rank {rank} has one of them twice: {found}"
             giver = foreign[0] // 10 - 1
             if giver == rank:
-                kept = f"still holds its own {foreign[0]}"
-                place = found.index(foreign[0])
-                return (
-                    f"{case}, rank {rank} {kept} where rank {place}'s piece should be"
-                )
-            return (
-                f"{case}, rank {rank} got {foreign[0]} from rank {giver}, and that is"
-                " for somebody else: which piece was sent, and was it changed before?"
-            )
+                place = f"where rank {found.index(foreign[0])}'s piece should be"
+                return f"{case}, rank {rank} still holds its own {foreign[0]} {place}"
+            told = f"{case}, rank {rank} got {foreign[0]} from rank {giver}"
+            asks = "which piece was sent, and was it changed before?"
+            return f"{told}, and that is for somebody else: {asks}"
         if sum(done.sent) > size * size * 8:
             return f"{case}, whole lists are sent: a piece for each is enough"
     return None

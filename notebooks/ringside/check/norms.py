@@ -29,20 +29,18 @@ def running_means(after_one: float, after_two: float, evaluation: float) -> str 
             0.9: "0.9 is 0.1 of the joined mean; plain BatchNorm joins nothing",
         }.get(after_one, f"after_one is not {after_one}: 0.9 x 0 + 0.1 x its own mean")
     if not near(after_two, 1.77):
+        told = f"after_two is not {after_two}: 0.9 x what was copied, and then?"
         return {
             2.85: "2.85 begins with rank 1's own 1.5, but forward 2 copies rank 0's",
             0.57: "0.57 is what rank 0 has after two forwards",
-        }.get(
-            after_two, f"after_two is not {after_two}: 0.9 x what was copied, and then?"
-        )
+        }.get(after_two, told)
     if not near(evaluation, 0.57):
+        told = f"evaluation is not {evaluation}: whose running mean is copied?"
         return {
             1.77: "a forward in evaluation copies as well, before it subtracts",
             15: "15 is the mean of the batch; evaluation takes the running mean",
             3: "3 is the mean of a batch; evaluation takes the running mean",
-        }.get(
-            evaluation, f"evaluation is not {evaluation}: whose running mean is copied?"
-        )
+        }.get(evaluation, told)
     return None
 
 

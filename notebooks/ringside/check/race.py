@@ -53,9 +53,8 @@ def step_time(function: Callable) -> str | None:
         if abs(answer - compute - size * slow) < 1e-6:
             return f"{case} sends the gradient once: a rank sends 2 (N - 1) / N of it"
         if abs(answer - compute - 2 * size * slow) < 1e-6:
-            return (
-                f"{case} sends two whole gradients: a ring sends 2 (N - 1) / N of one"
-            )
+            why = "a ring sends 2 (N - 1) / N of one"
+            return f"{case} sends two whole gradients: {why}"
         if abs(answer - compute - 2 * (ranks - 1) * size * slow) < 1e-6:
             return f"{case} sends as device 0 of DP does; a ring sends that over N"
         if abs(answer - compute - ring / 2) < 1e-6:

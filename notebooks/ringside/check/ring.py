@@ -12,10 +12,8 @@ from .verdict import attempt, says
 def five_ranks(chunk: int, messages: int, bytes_sent: int) -> str | None:
     """Check three predictions: five ranks, 100 bytes, the place of rank 3."""
     if chunk == 3:
-        return (
-            "chunk 3 is what torch's reduce_scatter hands to rank 3; the ring ends one"
-            " further on"
-        )
+        ring = "the ring ends one further on"
+        return f"chunk 3 is what torch's reduce_scatter hands to rank 3; {ring}"
     if chunk in (0, 1, 2):
         where = f"chunk {chunk} is complete on rank {(chunk - 1) % 5}"
         return f"{where}: rank r ends with chunk r + 1"
@@ -54,10 +52,8 @@ def ring_broadcast(program: Callable) -> str | None:
             if grad.tolist() == [10**rank] * 3 and rank:
                 if sum(done.messages) == 0:
                     return "no rank has sent anything"
-                return (
-                    f"{case}, rank {rank} still holds its own numbers: it"
-                    " must change grad itself, as in grad.copy_(...)"
-                )
+                must = "it must change grad itself, as in grad.copy_(...)"
+                return f"{case}, rank {rank} still holds its own numbers: {must}"
             if grad.tolist() != [1, 1, 1]:
                 case = f"{case}, rank {rank} holds {grad.tolist()}"
                 if grad[0] == 10 ** (rank - 1):

@@ -125,9 +125,8 @@ def my_share(function: Callable) -> str | None:
     """Check my_share(length, rank, world_size, seed, epoch) against torch's sampler."""
     for case in CASES:
         length, rank, world_size, seed, epoch = case
-        where = (
-            f"{length} samples, rank {rank} of {world_size}, seed {seed}, epoch {epoch}"
-        )
+        where = f"{length} samples, rank {rank} of {world_size}, "
+        where += f"seed {seed}, epoch {epoch}"
         answer, right = attempt(f"{where}:", function, *case, into=ints), wanted(*case)
         if answer != right:
             return f"{where}: {slip(answer, right, case)}"

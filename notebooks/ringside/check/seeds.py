@@ -47,9 +47,8 @@ def own_seeds(function: Callable) -> str | None:
     for world_size, workers in CASES:
         seen = {}
         where = f"{world_size} ranks with {workers} workers:"
-        for epoch, rank, worker in product(
-            range(EPOCHS), range(world_size), range(workers)
-        ):
+        places = product(range(EPOCHS), range(world_size), range(workers))
+        for epoch, rank, worker in places:
             given = rank, worker, epoch, world_size, workers
             seed = attempt(where, function, *given, into=whole)
             if attempt(where, function, *given, into=whole) != seed:

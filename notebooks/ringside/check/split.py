@@ -81,15 +81,11 @@ def step(program: Callable) -> str | None:
         mean = sum(s / max(n, 1) for s, n in zip(sums, lengths)) / size
         means, total = round(1 - 0.25 * mean, 4), round(1 - 0.25 * mean * size, 4)
         if len(set(found)) > 1:
-            return (
-                f"{case} the weights end apart, at {found}: gradients must be added up"
-            )
+            why = "gradients must be added up"
+            return f"{case} the weights end apart, at {found}: {why}"
         if found[0] == total:
-            return (
-                f"{case} the step is {size} times too long: divide the sum by the "
-                "samples"
-                " of all ranks"
-            )
+            how = "divide the sum by the samples of all ranks"
+            return f"{case} the step is {size} times too long: {how}"
         if found[0] == means:
             return f"{case} w becomes {found[0]:g}, which is the mean of the means"
         if found[0] == 4.0:

@@ -108,10 +108,8 @@ def why(ranks: list[Rank], codes: dict[int, int], failure: RankFailed) -> str:
             return f"rank {number} raises {' '.join(rank.error.split())[:150]}"
     for number, rank in enumerate(ranks):
         if not rank.known and codes.get(number) == -6:
-            return (
-                f"rank {number} is killed by SIGABRT: it got numbers of another call,"
-                " for the ranks do not make the same calls"
-            )
+            told = f"rank {number} is killed by SIGABRT: it got numbers of another call"
+            return f"{told}, for the ranks do not make the same calls"
     known = {n: rank for n, rank in enumerate(ranks) if rank.known}
     waiting = [n for n in known if known[n].error]
     if len(known) < 2 or not waiting:
