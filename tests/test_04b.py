@@ -396,12 +396,10 @@ def test_the_prose_has_the_numbers_of_the_race_that_is_kept():
         later[way] = [size for size in swaps if four[way][size] < swaps[size]]
     assert f"within a factor of {math.ceil(worst * 10) / 10:.1f} of" in prose
     first, second = (k * delay * bandwidth / 2**20 for k in (4, 8))
-    meet = (
-        f"should meet at {first:.1f} MiB, `swap_all` and the ring at {second:.1f} MiB"
-    )
+    meet = f"meet at {first:.1f} MiB, `swap_all` and the ring at {second:.1f} MiB"
     assert meet in prose
     assert later["halving"] == later["ring"] == [2**22, 2**24, 2**26]
-    assert "Both pairs meet between 1 and 4 MiB" in prose
+    assert "both pairs meet between 1 and 4 MiB" in prose
     rank_0, ms = four["through rank 0"], 1000 * delay
     for words in (
         f"Six steps of {ms:.2f} ms would be {6 * ms:.1f} ms",

@@ -169,7 +169,8 @@ def test_the_prose_has_the_numbers_of_the_sweep():
         f"The loss stays near {loss} ms",
         f"32 samples take {alone[1]} ms. In proportion, "
         f"{32 * loss / alone[1]:.0f} samples would take {loss} ms",
-        f"Eight times the samples take only {alone[-1] / alone[0]:.1f} times as long",
+        f"eight times as many samples take only {alone[-1] / alone[0]:.1f} times as "
+        "long",
         f"({alone[-1]} − {alone[0]}) ÷ (128 − 16) = {each} ms for each sample",
         f"the loss of {loss} ms at 16 + ({loss} − {alone[0]}) ÷ {each} = "
         f"{16 + (loss - alone[0]) / each:.0f} samples",
@@ -187,7 +188,7 @@ def test_the_prose_has_the_numbers_with_and_without_messages():
     )
     told = prose()
     for words in (
-        f"Both ranks lose {a:.1f} ms before any message is sent",
+        f"Both ranks lose {a:.1f} ms even when no message is sent",
         f"With messages they lose {b:.1f} ms more",
         f"{c:.1f} ms are lost without messages, and {d:.1f} ms more with them",
         f"which would cost {d / megabytes('communicates') * 0.075:.1f} ms",
@@ -201,7 +202,7 @@ def test_the_prose_has_the_numbers_of_the_published_tables():
     assert "work for each MB: 0.95 ms" in table and "0.95 ms against 1.7 ms" in told
     assert "lost on a MB, at most: 0.037 ms" in table
     assert f"its gradients have {4 * 25_557_032 / 1e6:.1f} MB" in told
-    assert "a megabyte loses at most 0.037 ms there, and 1.98 ms here" in told
+    assert "a megabyte costs at most 0.037 ms there, and 1.98 ms here" in told
     spent = re.findall(r"(\w+) .* readers = (\d+)", printed("published = "))
     assert min(spent, key=lambda row: int(row[1]))[0] == "DP"
 
