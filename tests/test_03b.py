@@ -126,6 +126,40 @@ def test_a_long_reduce_leaves_other_sums_than_a_short_one():
     assert found[0][1] == ["2 3"] and found[1][1] != ["2 3"]
 
 
+def page():
+    """Return the prose of the lesson."""
+    cells = nbformat.read(ROOT / "notebooks" / f"{COLLECTIVES}.ipynb", 4).cells
+    return "\n\n".join(c.source for c in cells if c.cell_type == "markdown")
+
+
+def operators(rank, world_size, *names):
+    for name in names:
+        kind = torch.float64 if name == "AVG" else torch.int64  # means: fractions
+        number = torch.tensor([rank + 1], dtype=kind)
+        dist.all_reduce(number, getattr(dist.ReduceOp, name))
+        print(number.item())
+
+
+def test_the_operators_make_what_the_fold_says():
+    told = dict(re.findall(r"`([A-Z]+)` ([\d.]*\d)", page()))
+    assert len(told) == 8
+    lines = torchrun(operators, *told, ranks=4, quiet=True, env=CPU).lines
+    assert [*lines.values()] == [[*told.values()]] * 4
+
+
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="the page is about torch 2.13")
+def test_torch_warns_of_each_old_name_and_says_the_new_one():
+    rows = re.findall(r"(?m)^\| `dist\.(\w+)` \| `dist\.(\w+)` \|$", page())
+    assert len(rows) == 3
+    for old, new in rows:
+        with pytest.warns(FutureWarning, match=rf"{old}` is deprecated.*{new}`"):
+            try:
+                found = getattr(dist, old)
+                found.SUM if old == "reduce_op" else found(None, None)
+            except (AttributeError, TypeError, ValueError):
+                pass  # without a group there is nothing to do
+
+
 def watched(rank, world_size, late, seconds):
     watch = dist.new_group(backend="gloo")
     time.sleep(seconds if rank == late else 0)

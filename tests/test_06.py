@@ -97,8 +97,7 @@ def test_the_prose_has_the_numbers_of_the_table():
         f"first model would lose {small * cost / large:.2f} ms, but it loses "
         f"{lost:.0f} ms",
         f"a step alone is the shortest: {one} and {two} ms",
-        f"in proportion to the batch, {32 * cost / second['one process']:.0f} samples "
-        f"would take {cost:.0f} ms",
+        f"it lost {cost:.0f} ms, so a step must compute for {cost:.0f} ms",
         f"where did {lost:.0f} ms go?",
         f"| {small:.2f} MB | {large:.2f} MB |",
     ):
@@ -167,8 +166,7 @@ def test_the_prose_has_the_numbers_of_the_sweep():
     for words in (
         f"here between {sizes[pays - 1]:.0f} and {sizes[pays]:.0f} samples",
         f"The loss stays near {loss} ms",
-        f"32 samples take {alone[1]} ms. In proportion, "
-        f"{32 * loss / alone[1]:.0f} samples would take {loss} ms",
+        f"({loss} ÷ {alone[1]} × 32 = {32 * loss / alone[1]:.0f} samples)",
         f"eight times as many samples take only {alone[-1] / alone[0]:.1f} times as "
         "long",
         f"({alone[-1]} − {alone[0]}) ÷ (128 − 16) = {each} ms for each sample",

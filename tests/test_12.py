@@ -1,5 +1,6 @@
 """Tests lesson 12: who starts the ranks, who tells them what, and who ends them."""
 
+import importlib
 import json
 import pickle
 import re
@@ -13,6 +14,7 @@ from xml.etree import ElementTree
 
 import psutil
 import pytest
+from lesson import code_with
 from ringside import (
     RankFailed,
     RankTimeout,
@@ -45,6 +47,18 @@ def told():
 def job() -> str:
     """Return the program of the ranks, as the script has it."""
     return re.search('JOB = """(.*?)"""', SCRIPT.read_text("utf-8"), re.DOTALL)[1]
+
+
+def test_a_rank_without_a_gpu_of_its_own_is_told_so(tmp_path, monkeypatch):
+    source = code_with(STEM, "def take_gpu").source
+    [function] = re.findall(r"(?s)^(def .*?\n)\n\n", source, re.MULTILINE)
+    (tmp_path / "gpus.py").write_text(f"import torch\n\n\n{function}", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    take_gpu = importlib.import_module("gpus").take_gpu
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
+    lines = torchrun(take_gpu, ranks=2, quiet=True, env=hidden).lines
+    for line in sum(lines.values(), []):
+        assert re.search("Torch not compiled with CUDA|NVIDIA|No CUDA GPUs", line)
 
 
 def test_who_starts_whom(told):
