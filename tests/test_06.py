@@ -189,7 +189,7 @@ def test_the_prose_has_the_numbers_with_and_without_messages():
         f"Both ranks lose {a:.1f} ms even when no message is sent",
         f"With messages they lose {b:.1f} ms more",
         f"{c:.1f} ms are lost without messages, and {d:.1f} ms more with them",
-        f"which would cost {d / megabytes('communicates') * 0.075:.1f} ms",
+        f"they would cost {d / megabytes('communicates') * 0.075:.1f} ms",
     ):
         assert words in told, words
 

@@ -202,6 +202,20 @@ def test_the_fp16_hook_of_torch_loses_what_that_of_the_lesson_loses(alone):
     assert found[0][0] == 0 and found[0][3] == math.inf
 
 
+def test_autocast_leaves_a_table_alone_and_a_table_in_bf16_moves_half_the_bytes():
+    """Why the lesson's table gains, and must be made bf16 by hand; no clock."""
+    rows, moved = torch.arange(100).reshape(4, 25), {}
+    for kind in (torch.float32, torch.bfloat16):
+        table = nn.EmbeddingBag(100, 8, sparse=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert table(rows).dtype == torch.float32
+            assert nn.Linear(8, 8)(torch.ones(1, 8)).dtype == torch.bfloat16
+        table.to(kind)(rows).square().mean().backward()
+        moved[kind] = table.weight.nbytes, table.weight.grad._values().nbytes
+    whole, half = moved.values()
+    assert half == (whole[0] / 2, whole[1] / 2)
+
+
 def test_the_picture_shows_what_is_lost_and_who_had_an_inf():
     events = load(STEM)
     bars = spelt(events)
