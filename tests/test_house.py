@@ -32,6 +32,7 @@ SHARED = {  # the functions of its script that a notebook shows, at least
     "04b_how_fast_can_it_get": "all_reduce double halve swap_all",
     "05_distributed_data_parallel": "average begin buckets_of finish when_ready",
     "05b_ddp_habits": "Layer wrap",
+    "05c_two_losses": "play",
     "06_dp_vs_ddp": "task train",
     "07_sampler_and_set_epoch": "audit deal",
     "07b_workers_and_streams": "begin_and_leap",
@@ -219,8 +220,7 @@ def test_a_notebook_keeps_to_its_budget(path):
     middle |= {"07c_dice": 9, "04b_how_fast_can_it_get": 7, "08_batch_norm": 6}
     middle |= {"10_checkpoint_and_resume": 8, "10b_sharded_checkpoints": 8}
     middle |= {"09_evaluation": 7, "11_precision": 6, "11b_learning_rate": 6}
-    middle |= {"12b_two_nodes": 7}
-    middle |= {"13_when_it_breaks": 7}
+    middle |= {"12b_two_nodes": 7, "05c_two_losses": 7}
     middle |= {"13c_broken_scripts": 14}  # each exercise is a whole script
     middle |= {"13b_elastic": 8, "14_horovod": 9}
     middle |= {"13_when_it_breaks": 7, "15_parameter_server": 8}

@@ -58,6 +58,10 @@ WRONG = {
         "--rounds some": "argument --rounds: invalid int value: 'some'",
         "--samples 0": "--rounds and --samples must be 1 or more",
     },
+    "05c_two_losses": {
+        "--moves backward": "--moves: 'backward' is no move, or no forward is left",
+        "--moves sleep": "--moves: 'sleep' is no move, or no forward is left",
+    },
     "07_sampler_and_set_epoch": {
         "--samples -1": "--samples must be 0 to 40, not -1",
         "--samples 41": "--samples must be 0 to 40, not 41",

@@ -17,6 +17,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "spans": "rank method what begin end",
     "sums": "step rank phase places",  # and perhaps to, given
     "habits": "step rank phase has",
+    "moves": "step rank phase grad calls",
     "together": "step rank phase has gets",
     "swaps": "step rank phase chunks",  # and perhaps to, gives
     "rows": "step rank phase chunks row",
@@ -54,7 +55,8 @@ FIELDS = {
     "node": "the number of the node that the rank is on",
     "bytes": "how many bytes are copied, or sent",
     "slopes": "the slope of each of the rank's samples",
-    "grad": "the mean of the rank's slopes",
+    "grad": "the rank's gradient; of slopes, their mean",
+    "calls": "how many all-reduces DDP has made in this step",
     "mean": "the mean of what all ranks have",
     "w": "the weight before and after the step",
     "method": "which way of averaging it belongs to",

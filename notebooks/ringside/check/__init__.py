@@ -32,6 +32,7 @@ from .hangs import at_the_root, guilty, limits
 from .jobs import batch_file, from_mpirun, three_files, would_start
 from .launchers import can_start, migrate, one_of_four
 from .messages import five_talk, in_turns, piece_from_each
+from .moves import after_moves, averages, drift
 from .nodes import crossing_bytes, three_names, wins_below
 from .norms import join, running_means, what_it_sends
 from .precision import neighbours, next_scale, step_order

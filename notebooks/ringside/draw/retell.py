@@ -54,6 +54,14 @@ HABITS = {
     "forward": "DDP copies rank 0's buffers once more, but no weights.",
     "backward": "DDP averages the gradients, of whatever weights there are.",
 }
+MOVES = {
+    "forward": "A forward wakes DDP: the next backward will average.",
+    "no_sync": "A forward in no_sync does not wake DDP.",
+    "module": "DDP does not see a forward of the inner model.",
+    "averages": "DDP was awake. It averages, and sleeps again.",
+    "backward": "DDP sleeps: each rank adds its own gradient, and keeps it.",
+    "zero_grad": "All ranks forget their gradients.",
+}
 HAVE = {
     "numbers": "Each rank has one number: its rank + 1.",
     "pieces": "A piece for each rank: 10 (rank + 1) + the number of who is to get it.",
@@ -192,6 +200,22 @@ def habits(events: Recording) -> Recording:
     return Recording(found, **events.header | {"picture": "flow", "phases": HABITS})
 
 
+def moves(events: Recording) -> Recording:
+    """Return gradients: of all ranks if they are equal, or else of the rank alone."""
+    found, phases, ranks = [], {}, range(events.header["ranks"])
+    for row in table(events):
+        alike = len({event["grad"] for event in row}) == 1
+        for event in row:
+            kind, grad = event["phase"].split()[0], event["grad"]
+            phase = event["phase"] + ", averages" * (event["calls"] > 0)
+            phases[phase] = MOVES["averages" if event["calls"] else kind]
+            whose = ranks if alike else [event["rank"]]
+            holds = {"grad": [] if grad is None else [[f"{grad:g}", *whose]]}
+            call = "all_reduce" if event["calls"] else None
+            found.append(event | {"phase": phase, "holds": holds, "call": call})
+    return Recording(found, **events.header | {"picture": "flow", "phases": phases})
+
+
 def together(events: Recording) -> Recording:
     """Return calls that all make, after a rest with what all have for them."""
     found, last = [], None
@@ -214,5 +238,5 @@ def together(events: Recording) -> Recording:
 
 
 LAST = (rows, lives, bits, waits, checks, crews, crossings)
-SAME = (copies, shares, spans, sums, habits, together, swaps, *LAST)
+SAME = (copies, shares, spans, sums, habits, moves, together, swaps, *LAST)
 TELLS = {tell.__name__: tell for tell in SAME} | {"race": laps, "tests": tested}

@@ -1,0 +1,101 @@
+"""Checks the answers of lesson 05c."""
+
+from collections.abc import Callable
+from itertools import product
+
+from .verdict import attempt, says
+
+KINDS = ["forward", "no_sync", "module", "backward"]
+
+
+@says(
+    "what came while DDP slept stays on its rank", like="first=5", types="give numbers"
+)
+def after_moves(first: float, second: float, third: float) -> str | None:
+    """Check three predictions about rank 3 of four, after some moves."""
+    if first != 29:
+        return "first: " + {
+            27.5: "27.5 needs two averages, and only one backward found DDP awake",
+            44: "44 is all its own: a forward woke DDP, so one backward averages",
+            42.5: "42.5 averages a; which backward comes first here?",
+            25: "25 is there after backward b; then backward a adds something",
+            4: "gradients add up: what was there before backward a?",
+        }.get(first, f"not {first:g}: backward b averages, and what does a add to it?")
+    if second != 27.5:
+        return "second: " + {
+            44: "44 is all its own: but forward b woke DDP for the one backward",
+            29: "29 keeps a to itself: but the one backward averages all of it",
+            42.5: "42.5 keeps b to itself: but forward b woke DDP",
+            25: "25 leaves a out: no_sync skips the average, not the gradient",
+        }.get(second, f"not {second:g}: there is one backward, and DDP is awake")
+    if third != 42.5:
+        return "third: " + {
+            27.5: "27.5 needs two averages, and a forward of the module wakes nobody",
+            44: "44 is all its own: but forward a woke DDP for backward a",
+            29: "29 averages b: but its forward is the module's",
+        }.get(third, f"not {third:g}: backward a averages; who wakes DDP for b?")
+    return None
+
+
+def right(moves: list[str]) -> list[bool]:
+    """Return for each backward whether DDP averages in it."""
+    awake, found = False, []
+    for move in moves:
+        awake = awake or move == "forward"
+        if move == "backward":
+            found.append(awake)
+            awake = False
+    return found
+
+
+def why(moves: list[str], answer: list[bool]) -> str:
+    """Return what the first wrong entry has not seen."""
+    place = next(i for i, (a, b) in enumerate(zip(answer, right(moves))) if a != b)
+    ends = [i for i, move in enumerate(moves) if move == "backward"]
+    before = moves[ends[place - 1] + 1 if place else 0 : ends[place]]
+    if "forward" in before:
+        if before[-1] != "forward":
+            return f"a forward woke DDP, and {before[-1]} does not put it to sleep"
+        return "a forward has come since the last backward, so DDP is awake"
+    if before:
+        return f"{before[-1]} does not wake DDP"
+    if place:
+        return "no forward has come since the last backward"
+    return "DDP sleeps until the first forward"
+
+
+@says("a forward wakes DDP, and a backward sends it to sleep")
+def averages(function: Callable) -> str | None:
+    """Check averages(moves): which calls of backward average."""
+    for size in range(5):
+        for moves in map(list, product(KINDS, repeat=size)):
+            case = f"averages({moves})"
+            answer = attempt(f"{case}:", function, [*moves], into=list)
+            if any(type(one) is not bool for one in answer):
+                return f"{case} gave {answer}: give True or False for each backward"
+            if len(answer) != moves.count("backward"):
+                count = moves.count("backward")
+                return f"{case} gave {answer}: there are {count} backwards in it"
+            if answer != right(moves):
+                return f"{case} gave {answer}: {why(moves, answer)}"
+    return None
+
+
+DRIFTS = {  # which trainings have different gradients on the ranks, and why
+    "a": (False, "both forwards come before the one backward, which averages the sum"),
+    "b": (True, "no forward has come since the first backward, so the second is alone"),
+    "c": (True, "the same seed gives equal weights, but DDP has them not on its list"),
+    "d": (False, "each backward has a forward of its own right before it"),
+}
+
+
+@says("awake, and on the list: else a gradient stays on its rank")
+def drift(a: bool, b: bool, c: bool, d: bool) -> str | None:
+    """Check in which of four trainings the ranks get different gradients."""
+    answers = {"a": a, "b": b, "c": c, "d": d}
+    if any(type(answer) is not bool for answer in answers.values()):
+        return "give a, b, c and d, each True or False"
+    for name, (wanted, reason) in DRIFTS.items():
+        if answers[name] != wanted:
+            return f"{name}: {reason}"
+    return None

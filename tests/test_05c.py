@@ -1,0 +1,237 @@
+"""Tests lesson 05c: that DDP keeps to the rule of its script, and its checkers."""
+
+import runpy
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from lesson import code_with
+from ringside import RankFailed, check, load, torchrun
+from ringside.check.moves import right
+from ringside.draw.player import spelt
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+STEM = "05c_two_losses"
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / f"{STEM}.py"
+CPU = {"CUDA_VISIBLE_DEVICES": ""}
+HOW = {"ranks": 2, "quiet": True, "env": CPU}
+KINDS = ["forward a", "no_sync a", "module a", "forward b", "no_sync b", "module b"]
+
+
+def orders():
+    """Return all orders of two forwards and their backwards, one after the other."""
+    found = []
+    for a, b in product(KINDS[:3], KINDS[3:]):
+        ends = ["backward a, backward b", "backward b, backward a", "backward a+b"]
+        found += [f"{a}, {b}, {end}" for end in ends]
+        found += [f"{b}, {a}, {end}" for end in ends]
+        found += [f"{a}, backward a, {b}, backward b"]
+    return found
+
+
+def test_ddp_keeps_to_the_rule_in_every_order_of_moves():
+    """The script compares each gradient with its rule; it begins with DDP asleep."""
+    cases = orders()
+    assert len(cases) == 63
+    moves = ", zero_grad, ".join(cases)
+    lines = torchrun(STEM, "--moves", moves, **HOW).lines[0]
+    assert lines[-1].startswith("ok")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "says"),
+    [
+        ("            awake = False\n", "", "backward b: rank 0 has 11.5, not 16.5"),
+        ("ddp = DistributedDataParallel", "ddp = print and Alone", "not 1.5"),
+    ],
+)
+def test_another_rule_or_another_wrapper_is_found(right, wrong, says, tmp_path):
+    text = SCRIPT.read_text(encoding="utf-8")
+    assert right in text
+    alone = (
+        "\n\nclass Alone(DistributedDataParallel):\n    def forward(self, x):\n"
+        "        return self.module(x)\n\n\ndef play("
+    )
+    text = text.replace(right, wrong).replace("\n\ndef play(", alone, 1)
+    (tmp_path / SCRIPT.name).write_text(text, encoding="utf-8")
+    with pytest.raises(RankFailed, match=says):
+        torchrun(tmp_path / SCRIPT.name, **HOW)
+
+
+def test_the_picture_shows_whose_gradient_it_is_and_each_all_reduce():
+    told = [event for event in spelt(load(STEM)) if event["rank"] == 2]
+    holds = [event["holds"]["grad"] for event in told]
+    assert holds[2] == [["2.5", 0, 1, 2, 3]]
+    assert holds[3] == [["32.5", 2]]
+    assert holds[4:7] == [[], [], []]
+    assert holds[7] == [["27.5", 0, 1, 2, 3]]
+    calls = [event["call"] for event in told]
+    assert calls == [None, None, "all_reduce", None, None, None, None, "all_reduce"]
+
+
+def many_backwards(rank, world_size):
+    """Print what two calls of backward give with static_graph."""
+    ddp = DistributedDataParallel(nn.Linear(1, 1, bias=False), static_graph=True)
+    losses = [ddp(torch.tensor([slope * (rank + 1)])) for slope in (1.0, 10.0)]
+    for loss in losses:
+        loss.backward()
+    print(ddp.module.weight.grad.item())
+
+
+def test_static_graph_does_not_average_the_second_backward():
+    lines = torchrun(many_backwards, **HOW).lines
+    assert [*lines.values()] == [["11.5"], ["21.5"]]
+
+
+def added_later(rank, world_size):
+    model = nn.Sequential(nn.Linear(1, 1, bias=False))
+    ddp = DistributedDataParallel(model)
+    model.append(nn.Linear(1, 1, bias=False))
+    for layer in model:
+        nn.init.ones_(layer.weight)
+    ddp(torch.tensor([rank + 1.0])).backward()
+    print(*(layer.weight.grad.item() for layer in model))
+
+
+def test_a_layer_that_is_added_later_is_not_averaged():
+    assert [*torchrun(added_later, **HOW).lines.values()] == [["1.5 1.0"], ["1.5 2.0"]]
+
+
+def wraps_again_and_again(rank, world_size):
+    """Print the number of all-reduces of a step, after a model was wrapped thrice."""
+    model, calls = nn.Linear(1, 1, bias=False), []
+    ddp = None
+    for _ in range(3):
+        del ddp
+        ddp = DistributedDataParallel(model)
+    ddp.register_comm_hook(calls, counts)
+    ddp(torch.tensor([rank + 1.0])).backward()
+    print(model.weight.grad.item(), len(calls))
+
+
+def counts(calls, bucket):
+    calls.append(bucket.index())
+    flat = bucket.buffer().div_(dist.get_world_size())
+    work = dist.all_reduce(flat, async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
+
+
+def test_a_model_that_is_wrapped_again_is_averaged_once():
+    lines = torchrun(wraps_again_and_again, **HOW).lines
+    assert [*lines.values()] == [["1.5 1"]] * 2
+
+
+def watches(rank, world_size, source):
+    names = {"torch": torch, "dist": dist}
+    exec(source, names)
+    ddp = DistributedDataParallel(nn.Linear(2, 1))
+    for last in (2.0, 2.0 + rank, float("nan")):
+        ddp.module.weight.grad = torch.tensor([[1.0, last]])
+        print(names["not_averaged"](ddp))
+
+
+def test_the_watch_names_what_differs_and_takes_no_gradient_for_zero():
+    source = code_with(STEM, "def not_averaged").source
+    lines = torchrun(watches, source, **HOW).lines
+    assert [*lines.values()] == [["[]", "['weight']", "['weight']"]] * 2
+
+
+def test_the_rule_of_the_checker_is_that_of_the_script():
+    rule = runpy.run_path(str(SCRIPT))["rule"]
+    for moves in orders():
+        kinds = [move.split()[0] for move in moves.split(", ")]
+        first, second = rule(moves, 2)[-1]
+        assert (first == second) == right(kinds)[-1]
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ((..., 27.5, 42.5), "your turn"),
+        (("all", 27.5, 42.5), "give numbers"),
+        ((27.5, 27.5, 42.5), "first: 27.5 needs two averages"),
+        ((44, 27.5, 42.5), "first: 44 is all its own"),
+        ((42.5, 27.5, 42.5), "first: 42.5 averages a"),
+        ((25, 27.5, 42.5), "first: 25 is there after backward b"),
+        ((4, 27.5, 42.5), "first: gradients add up"),
+        ((7, 27.5, 42.5), "first: not 7"),
+        ((29, 44, 42.5), "second: 44 is all its own"),
+        ((29, 29, 42.5), "second: 29 keeps a to itself"),
+        ((29, 42.5, 42.5), "second: 42.5 keeps b to itself"),
+        ((29, 25, 42.5), "second: 25 leaves a out"),
+        ((29, 7, 42.5), "second: not 7"),
+        ((29, 27.5, 27.5), "third: 27.5 needs two averages"),
+        ((29, 27.5, 44), "third: 44 is all its own"),
+        ((29, 27.5, 29), "third: 29 averages b"),
+        ((29, 27.5, 7), "third: not 7"),
+        ((29, 27.5, 42.5), "right: "),
+    ],
+)
+def test_after_moves(answers, says, capsys):
+    check.after_moves(*answers)
+    assert says in capsys.readouterr().out
+
+
+def test_the_answers_of_the_first_exercise_are_what_ddp_does():
+    lines = [
+        "forward b, forward a, backward b, backward a",
+        "no_sync a, forward b, backward a+b",
+        "forward a, backward a, module b, backward b",
+    ]
+    rule = runpy.run_path(str(SCRIPT))["rule"]
+    assert [rule(moves, 4)[-1][3] for moves in lines] == [29, 27.5, 42.5]
+
+
+def sleeps_never(moves):
+    return ["forward" in moves[: i + 1] for i, m in enumerate(moves) if m == "backward"]
+
+
+def looks_back(*wakes):
+    """Return a wrong rule: the move before a backward decides."""
+
+    def function(moves):
+        found = enumerate(moves)
+        return [i > 0 and moves[i - 1] in wakes for i, m in found if m == "backward"]
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda moves: None, "it returned None"),
+        (lambda moves: 1, "TypeError"),
+        (lambda moves: [1] * moves.count("backward"), "give True or False for each"),
+        (lambda moves: [True], "there are 0 backwards"),
+        (lambda moves: [True] * moves.count("backward"), "DDP sleeps until the first"),
+        (lambda moves: [False] * moves.count("backward"), "so DDP is awake"),
+        (sleeps_never, "no forward has come since the last backward"),
+        (looks_back("forward", "module"), "module does not wake DDP"),
+        (looks_back("forward", "no_sync"), "no_sync does not wake DDP"),
+        (looks_back("forward"), "no_sync does not put it to sleep"),
+        (right, "right: "),
+    ],
+)
+def test_averages(function, says, capsys):
+    check.averages(function)
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ((..., True, True, False), "your turn"),
+        ((0, True, True, False), "each True or False"),
+        ((True, True, True, False), "a: both forwards"),
+        ((False, False, True, False), "b: no forward"),
+        ((False, True, False, False), "c: the same seed"),
+        ((False, True, True, True), "d: each backward"),
+        ((False, True, True, False), "right: "),
+    ],
+)
+def test_drift(answers, says, capsys):
+    check.drift(*answers)
+    assert says in capsys.readouterr().out
