@@ -34,10 +34,7 @@ BACKWARDS = "backward a", "backward b", "backward a+b"
 
 
 def play(ddp, moves, inputs, note):
-    """Make moves, one after the other; note the gradient after each.
-
-    The model has one weight, so the gradient of its output is its input.
-    """
+    """Make moves, one after the other; note the gradient after each."""
     losses = {}
     for move in moves.split(", "):
         kind, _, which = move.partition(" ")
