@@ -284,6 +284,17 @@ def test_a_word_is_explained_before_it_is_used(path):
     assert early == []
 
 
+def test_each_question_has_an_answer_and_each_lesson_answers_one():
+    [page] = cells(ROOT / "notebooks" / "questions.ipynb", "markdown")
+    rows = re.findall(r"(?m)^\| (.+\?) \| ([^|]+\.) \| (\[\w+\]\(.+\)) \|$", page)
+    heads = page.count("\n|---")
+    assert len(rows) == page.count("\n| ") - heads > 50, "a row has another form"
+    assert len({question for question, *_ in rows}) == len(rows)
+    linked = [link for *_, links in rows for link in links.split(", ")]
+    known = {f"[{s.partition('_')[0]}]({s}.ipynb)" for s in STEMS}
+    assert set(linked) == known, "a lesson that answers nothing, or is not there"
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_reads_well(path):
     kinds = [c["cell_type"] for c in json.loads(path.read_text())["cells"]]
