@@ -371,14 +371,19 @@ def on_loopback(extra):
     for address in others():
         say(f"This is a second lab; the first is open at {address}")
     asked = re.search(r"--(?:ServerApp\.)?port[= ](\d+)", extra)
-    port = int(asked[1] if asked else os.environ.get("JUPYTER_PORT", 8888))
+    port = asked[1] if asked else os.environ.get("JUPYTER_PORT", "8888")
+    if not port.isdecimal() or int(port) > 65535:
+        raise CourseError(f"a port is a number up to 65535, not {port!r}.")
+    port = int(port)
     try:
         loopback(port)
-    except (OSError, OverflowError):
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        fault = f"{port} is taken" if taken else f"{port} can't be used ({error})"
         if asked:
-            raise CourseError(f"port {port} is taken: name another, or none.") from None
-        taken, port = port, loopback()
-        say(f"Port {taken} is taken: this lab has port {port}.")
+            raise CourseError(f"port {fault}: name another, or none.") from None
+        port = loopback()
+        say(f"Port {fault}: this lab has port {port}.")
     if not asked:
         options.append(f"--ServerApp.port={port}")
     here = os.environ
@@ -419,8 +424,8 @@ def horovod(extra):
     if not any(cache.glob("*.whl")):
         compile_horovod(pip, cache)
     [wheel] = cache.glob("*.whl")
+    run(*pip, "install", "--quiet", str(wheel), *HOROVOD_NEEDS)
     try:
-        run(*pip, "install", "--quiet", str(wheel), *HOROVOD_NEEDS)
         run(sys.executable, "-c", "import horovod.torch")
     except BaseException:
         shutil.rmtree(cache)  # it may be of another compiler's making

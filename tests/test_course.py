@@ -606,6 +606,29 @@ def test_a_port_that_is_taken(course, capsys, monkeypatch):
     assert not any("ServerApp.port" in word for word in line)
 
 
+def test_a_port_that_is_not_allowed_is_not_called_taken(course, capsys, monkeypatch):
+    monkeypatch.setenv("JUPYTER_PORT", "80")
+
+    def loopback(port=9999):
+        if port == 80:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return port
+
+    monkeypatch.setattr(course, "loopback", loopback)
+    fault = "ort 80 can't be used ([Errno 13] Permission denied): "
+    start(course, "lab", "--here")
+    assert capsys.readouterr().out == f"P{fault}this lab has port 9999.\n"
+    assert start(course, "lab", "--here", "--port=80") == 1
+    assert only_sentence(capsys) == f"course.py: p{fault}name another, or none."
+
+
+@pytest.mark.parametrize("port", ["99999", "abc", "-1"])
+def test_what_is_no_port_is_named(course, capsys, monkeypatch, port):
+    monkeypatch.setenv("JUPYTER_PORT", port)
+    assert start(course, "lab", "--here") == 1
+    assert f"a port is a number up to 65535, not '{port}'" in only_sentence(capsys)
+
+
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
@@ -961,6 +984,14 @@ def test_of_a_horovod_that_failed_nothing_is_left(
     assert kept(horovod) == []
     removed = any("uninstall" in step for step in horovod.steps)
     assert removed == (word == "horovod.torch")
+
+
+def test_without_network_a_compiled_horovod_stays(horovod, capsys):
+    assert horovod.main(["horovod", "--here"]) == 0
+    horovod.fails["horovod.whl"] = NO_NAME
+    assert horovod.main(["horovod", "--here"]) == 1
+    assert "check the network" in only_sentence(capsys)
+    assert len(kept(horovod)) == 2
 
 
 @pytest.mark.parametrize("lacks", ["cmake", "g++"])
