@@ -217,12 +217,40 @@ def test_a_changed_file_installs_again_in_place(course, name):
     assert not any("venv" in step.split() for step in course.steps)
 
 
-def test_another_python_version_makes_it_anew(course):
-    start(course, "lab")
+def test_another_python_version_uses_it_and_mends_it_in_place(course):
+    line = start(course, "lab")
     course.steps.clear()
     course.PYTHON = "3.99"
+    assert start(course, "lab") == line
+    assert course.steps == []
+    with (course.ROOT / "requirements.txt").open("a") as file:
+        file.write("# changed\n")
+    for _ in range(2):
+        assert start(course, "lab") == line
+    assert sum(" -r " in step for step in course.steps) == 1
+    assert not any("venv" in step.split() for step in course.steps)
+
+
+def test_an_environment_whose_python_was_replaced_is_not_complete(course):
+    """As when the system's Python goes from 3.11 to 3.12: its packages are gone."""
     start(course, "lab")
-    assert any("venv" in step.split() for step in course.steps)
+    course.PYTHON = "3.99"
+    note = course.ROOT / ".venv/ringside"
+    note.write_text(course.stamp("3.98"))
+    course.steps.clear()
+    start(course, "lab")
+    assert any("-r" in step for step in course.steps)
+
+
+def test_an_environment_of_a_python_that_is_too_old_is_made_anew(course):
+    start(course, "lab")
+    (course.ROOT / ".venv/ringside").unlink()
+    course.OLDEST = (3, 99)
+    course.PYTHON = "3.99"
+    venv = course.ROOT / ".venv"
+    course.make(venv, str(venv / "bin/python"), ())
+    assert any("venv" in step.split() for step in course.steps[1:])
+    assert course.complete(venv, ())
 
 
 @pytest.mark.parametrize("hurt", ["python gone", "python dead", "package gone"])
@@ -398,7 +426,7 @@ def test_the_second_of_two_starts_waits_for_the_first(course, monkeypatch, capsy
         if how & fcntl.LOCK_NB:
             raise BlockingIOError
         pretend(course, venv)
-        (venv / "ringside").write_text(course.stamp())
+        (venv / "ringside").write_text(course.stamp(course.PYTHON))
         flock(lock, how)
 
     monkeypatch.setattr(fcntl, "flock", other_finishes)
