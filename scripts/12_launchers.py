@@ -93,7 +93,11 @@ def watch(way, folder):
         for process in started:
             process.terminate()
         out.close()
-    *ranks, said = [(folder / name).read_text() for name in ("rank0", "rank1", "log")]
+    said = (folder / "log").read_text()
+    try:
+        ranks = [(folder / name).read_text() for name in ("rank0", "rank1")]
+    except FileNotFoundError:  # a rank has not come so far
+        raise RuntimeError(f"{way}: a rank did not begin\n{said[-2000:]}") from None
     who = {os.getpid(): "you", started[0].pid: "launcher"}
     code = re.search(r"exit ?code[ :]+(\d)", said) or [0, codes[-1]]
     first = "SIGTERM" if "SIGTERM" in said else f"exit code {codes[0]}"
@@ -101,8 +105,10 @@ def watch(way, folder):
     for told, end in zip(map(json.loads, ranks), ends):
         told |= {"step": 0, "phase": way, "parent": who[told["parent"]], "ends": end}
         events.append(told | {"typed": [*typed[0][0]]})
-    launcher = {"step": 0, "rank": -1, "phase": way, "parent": "you"}
-    return [*events, launcher | {"ends": f"exit code {codes[0]}"}][: 4 - len(codes)]
+    if len(started) == 1:
+        launcher = {"step": 0, "rank": -1, "phase": way, "parent": "you"}
+        events.append(launcher | {"ends": f"exit code {codes[0]}"})
+    return events
 
 
 def save_recording(path, events, **header):

@@ -54,10 +54,10 @@ def train(path, rank, world_size, after_step):
 
 def live(crew, rank, world_size, doomed, last, newcomer, folder):
     """Be a worker of a crew: note each step, and die when fate wants it."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if rank in doomed else signal.SIG_DFL)
     signal.alarm(60)  # whatever happens, this process ends
     meet = f"file://{folder}/crew{crew}"
     dist.init_process_group("gloo", meet, rank=rank, world_size=world_size)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if rank in doomed else signal.SIG_DFL)
 
     def after_step(step):
         event = {"step": step, "rank": rank, "phase": f"crew {crew}"}
@@ -104,6 +104,8 @@ def agent(story, folder, budget=3):
         for worker in workers:
             worker.start()
         why = watch(workers, newcomer)
+        if len([*folder.glob(f"{crew}-*")]) < size:
+            raise RuntimeError(f"a worker of crew {crew} ended before its first step")
         for rank, worker in enumerate(workers):
             lines = (folder / f"{crew}-{rank}").read_text().splitlines()
             events += map(json.loads, lines)
@@ -163,9 +165,7 @@ def main():
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     save_recording(args.record, events, picture="crews", every=EVERY)
     if rank == 0:
-        print(
-            f"ok: on {world_size} ranks the last crew ends as one undisturbed process"
-        )
+        print(f"ok: on {n} ranks the last crew ends as one undisturbed process")
 
 
 if __name__ == "__main__":

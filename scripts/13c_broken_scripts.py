@@ -140,7 +140,7 @@ def start(parser):
 def main():
     parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     args, rank, world_size = start(parser)
-
+    sys.stdout.reconfigure(errors="namereplace")  # where there are no check marks
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     events, caught = [], 0
     for fault, fails in FAULTS.items():

@@ -169,22 +169,24 @@ def writable():
     raise CourseError("there is no folder to install in: name one in XDG_CACHE_HOME.")
 
 
-def stamp():
+def stamp(version):
     """What a complete environment has written in its file `ringside`."""
     files = NEEDS.read_bytes() + EXACT.read_bytes()
-    return f"Python {PYTHON} {hashlib.sha256(files).hexdigest()}"
+    return f"Python {version} {hashlib.sha256(files).hexdigest()}"
 
 
 def complete(venv, tools):
     """Whether an environment has all that the files of the course now ask."""
+    python = venv / "bin" / "python"
     try:
-        same = (venv / "ringside").read_text() == stamp()
+        told = (venv / "ringside").read_text()
     except OSError:
         return False
-    site = venv / "lib" / f"python{PYTHON}" / "site-packages"
-    python = (venv / "bin" / "python").exists()  # or its target has gone
-    whole = python and not (venv / "unfinished").exists()
-    return same and whole and not missing(tools, [str(site)])
+    version = "".join(told.split()[1:2])  # it need not be that of this Python
+    site = venv / "lib" / f"python{version}" / "site-packages"
+    runs = python.exists() and (version == PYTHON or version == version_of(python))
+    whole = runs and not (venv / "unfinished").exists()
+    return told == stamp(version) and whole and not missing(tools, [str(site)])
 
 
 def make(venv, python, tools):
@@ -198,11 +200,13 @@ def make(venv, python, tools):
         if complete(venv, tools):
             return  # another course.py made it while this one waited
         say(f"Making the environment {venv}")
-        anew = unfinished.exists() or not same_python(python)
+        version = version_of(python)
+        anew = unfinished.exists() or numbers(version) < [*OLDEST]
         if anew:
             Path(python).unlink(missing_ok=True)  # with no Python, it is not complete
             base = getattr(sys, "_base_executable", sys.executable)
             run(base, "-m", "venv", "--clear", "--without-pip", str(venv))
+            version = PYTHON
         unfinished.touch()  # whatever stops this run, the next one makes it anew
         try:
             run(python, "-m", "ensurepip", "--default-pip")
@@ -212,7 +216,7 @@ def make(venv, python, tools):
             if not anew:
                 unfinished.unlink()
             raise
-        (venv / "ringside").write_text(stamp())
+        (venv / "ringside").write_text(stamp(version))
         unfinished.unlink()
 
 
@@ -220,14 +224,14 @@ def lacks_venv():
     return not all(importlib.util.find_spec(name) for name in ("venv", "ensurepip"))
 
 
-def same_python(python):
-    """Whether an environment has a Python that runs, of the version that runs here."""
+def version_of(python):
+    """The version of an environment's Python, as 3.11; 0 if it does not run."""
     ask = "import sys; print('{}.{}'.format(*sys.version_info))"
+    line = [str(python), "-I", "-c", ask]  # -I: whatever PYTHONHOME says
     try:
-        told = subprocess.check_output([python, "-c", ask], stderr=subprocess.DEVNULL)
-        return told.decode().strip() == PYTHON
+        return subprocess.check_output(line, stderr=subprocess.DEVNULL).decode().strip()
     except (OSError, subprocess.CalledProcessError):
-        return False
+        return "0"
 
 
 @contextmanager
@@ -371,14 +375,19 @@ def on_loopback(extra):
     for address in others():
         say(f"This is a second lab; the first is open at {address}")
     asked = re.search(r"--(?:ServerApp\.)?port[= ](\d+)", extra)
-    port = int(asked[1] if asked else os.environ.get("JUPYTER_PORT", 8888))
+    port = asked[1] if asked else os.environ.get("JUPYTER_PORT", "8888")
+    if not port.isdecimal() or int(port) > 65535:
+        raise CourseError(f"a port is a number up to 65535, not {port!r}.")
+    port = int(port)
     try:
         loopback(port)
-    except (OSError, OverflowError):
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        fault = f"{port} is taken" if taken else f"{port} can't be used ({error})"
         if asked:
-            raise CourseError(f"port {port} is taken: name another, or none.") from None
-        taken, port = port, loopback()
-        say(f"Port {taken} is taken: this lab has port {port}.")
+            raise CourseError(f"port {fault}: name another, or none.") from None
+        port = loopback()
+        say(f"Port {fault}: this lab has port {port}.")
     if not asked:
         options.append(f"--ServerApp.port={port}")
     here = os.environ
@@ -419,8 +428,8 @@ def horovod(extra):
     if not any(cache.glob("*.whl")):
         compile_horovod(pip, cache)
     [wheel] = cache.glob("*.whl")
+    run(*pip, "install", "--quiet", str(wheel), *HOROVOD_NEEDS)
     try:
-        run(*pip, "install", "--quiet", str(wheel), *HOROVOD_NEEDS)
         run(sys.executable, "-c", "import horovod.torch")
     except BaseException:
         shutil.rmtree(cache)  # it may be of another compiler's making

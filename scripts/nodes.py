@@ -20,6 +20,7 @@ machine gets no new interface, address or route, and the nodes reach nothing els
 import ctypes
 import inspect
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -64,7 +65,7 @@ def lacking() -> str:
 
 def again(*words: str) -> str:
     """Return the line to type for a command."""
-    return " ".join(["sudo", sys.executable, sys.argv[0], *words])
+    return shlex.join(["sudo", sys.executable, sys.argv[0], *words])
 
 
 def do(line: str, can_fail: bool = False) -> str:

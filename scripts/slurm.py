@@ -65,10 +65,15 @@ def main(argv):
     """Do what the command line asks; the result is the exit code."""
     for number in SIGNALS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    os.environ["PATH"] += ":/usr/sbin"  # where daemons are
+    path = os.environ.get("PATH", os.defpath)
+    os.environ["PATH"] = f"{path}:/usr/sbin"  # where daemons are
     match argv:
         case ["run", "--limit", seconds, *words] if words:
-            return run(words, float(seconds))
+            try:
+                limit = float(seconds)
+            except ValueError:
+                give_up(f"--limit takes seconds, not {seconds!r}", 2)
+            return run(words, limit)
         case ["run", *words] if words and words[0] != "--limit":
             return run(words, 600.0)
         case ["up"]:

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 BATCH, GROUP, SAVE_EVERY, SEED, AMP = 32, 64, 20, 0, torch.bfloat16  # or float32: off
+assert GROUP % BATCH == 0, "GROUP is a multiple of BATCH"
 
 
 def make_data(samples, seed):
@@ -101,6 +102,8 @@ def main():
     parser.add_argument("--folder", required=True, help="for checkpoints")
     parser.add_argument("--epochs", type=int, default=8)
     args = parser.parse_args()
+    if args.epochs < 1:
+        parser.error(f"--epochs must be 1 or more, not {args.epochs}")
     if gpus := torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     device = torch.device("cuda" if gpus else "cpu")  # this rank's own
@@ -140,7 +143,7 @@ def main():
         if rank == 0:
             print(said, flush=True)
     if rank == 0:
-        print(f"ok: the model of {steps} steps is in {path}")
+        print(f"ok: the model of {step} steps is in {path}")
 
 
 if __name__ == "__main__":

@@ -131,6 +131,15 @@ def test_a_job_that_goes_otherwise_is_found_and_ended(old, new, error, says, tmp
     assert [line for line in lines if line.endswith(" job.py")] == []
 
 
+def test_a_rank_that_does_not_begin_is_told_with_its_last_words(tmp_path):
+    names = runpy.run_path(str(SCRIPT))
+    watch = names["watch"]
+    watch.__globals__["JOB"] = "1 / 0\n" + names["JOB"]
+    told = r"by hand: a rank did not begin\n(.*\n)*ZeroDivisionError"
+    with pytest.raises(RuntimeError, match=told):
+        watch("by hand", tmp_path)
+
+
 def test_a_job_leaves_nothing_behind(tmp_path, monkeypatch):
     """Of torchrun, which makes folders of its own: they lie in the job's."""
     elsewhere, folder = tmp_path / "elsewhere", tmp_path / "job"

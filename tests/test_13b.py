@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import nbformat
 import psutil
 import pytest
+import torch.distributed as dist
 from lesson import code_with
 from ringside import RankFailed, agents, check, elastic, fleet, load, still, torchrun
 from ringside.draw.player import animate, spelt
@@ -96,6 +97,23 @@ def test_a_node_that_joins_costs_nothing(script, tmp_path, capsys):
     assert "crew 1: 3 ranks, steps 1 to 12: all ended well" in said
     ends = [e["ends"] for e in events if e.get("ends")]
     assert ends == ["SIGTERM", "SIGTERM"]
+
+
+def test_a_worker_that_fails_before_its_first_step_is_told_at_once(
+    script, tmp_path, monkeypatch
+):
+    begin, start = dist.init_process_group, time.monotonic()
+
+    def init(backend, meet, rank, world_size):
+        if rank == 0:
+            raise OSError("no network")
+        begin(backend, meet, rank=rank, world_size=world_size)
+
+    monkeypatch.setattr(dist, "init_process_group", init)
+    told = "a worker of crew 0 ended before its first step"
+    with pytest.raises(RuntimeError, match=told):
+        script["agent"]([(2, [1], 3)], tmp_path)
+    assert time.monotonic() - start < 40
 
 
 @pytest.mark.parametrize(

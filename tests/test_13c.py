@@ -331,6 +331,12 @@ def test_a_doctor_who_overlooks_a_fault_is_found(tmp_path):
             torchrun(tmp_path / f"{STEM}.py", ranks=3, quiet=True)
 
 
+def test_where_no_check_mark_can_be_printed_its_name_is():
+    env = CPU | {"PYTHONIOENCODING": "latin-1"}
+    lines = torchrun(STEM, ranks=1, quiet=True, warm=False, env=env).lines[0]
+    assert "\\N{CHECK MARK} samples" in lines[0] and lines[-1].startswith("ok")
+
+
 def test_no_two_faults_have_one_pattern():
     lines = (ROOT / "figures" / f"{STEM}.jsonl").read_text().splitlines()[1:]
     events, rows = [json.loads(line) for line in lines], {}

@@ -217,12 +217,40 @@ def test_a_changed_file_installs_again_in_place(course, name):
     assert not any("venv" in step.split() for step in course.steps)
 
 
-def test_another_python_version_makes_it_anew(course):
-    start(course, "lab")
+def test_another_python_version_uses_it_and_mends_it_in_place(course):
+    line = start(course, "lab")
     course.steps.clear()
     course.PYTHON = "3.99"
+    assert start(course, "lab") == line
+    assert course.steps == []
+    with (course.ROOT / "requirements.txt").open("a") as file:
+        file.write("# changed\n")
+    for _ in range(2):
+        assert start(course, "lab") == line
+    assert sum(" -r " in step for step in course.steps) == 1
+    assert not any("venv" in step.split() for step in course.steps)
+
+
+def test_an_environment_whose_python_was_replaced_is_not_complete(course):
+    """As when the system's Python goes from 3.11 to 3.12: its packages are gone."""
     start(course, "lab")
-    assert any("venv" in step.split() for step in course.steps)
+    course.PYTHON = "3.99"
+    note = course.ROOT / ".venv/ringside"
+    note.write_text(course.stamp("3.98"))
+    course.steps.clear()
+    start(course, "lab")
+    assert any("-r" in step for step in course.steps)
+
+
+def test_an_environment_of_a_python_that_is_too_old_is_made_anew(course):
+    start(course, "lab")
+    (course.ROOT / ".venv/ringside").unlink()
+    course.OLDEST = (3, 99)
+    course.PYTHON = "3.99"
+    venv = course.ROOT / ".venv"
+    course.make(venv, str(venv / "bin/python"), ())
+    assert any("venv" in step.split() for step in course.steps[1:])
+    assert course.complete(venv, ())
 
 
 @pytest.mark.parametrize("hurt", ["python gone", "python dead", "package gone"])
@@ -398,7 +426,7 @@ def test_the_second_of_two_starts_waits_for_the_first(course, monkeypatch, capsy
         if how & fcntl.LOCK_NB:
             raise BlockingIOError
         pretend(course, venv)
-        (venv / "ringside").write_text(course.stamp())
+        (venv / "ringside").write_text(course.stamp(course.PYTHON))
         flock(lock, how)
 
     monkeypatch.setattr(fcntl, "flock", other_finishes)
@@ -604,6 +632,29 @@ def test_a_port_that_is_taken(course, capsys, monkeypatch):
     line = start(course, "lab", "--here", "--port", str(taken))
     assert line[-2:] == ["--port", str(taken)]
     assert not any("ServerApp.port" in word for word in line)
+
+
+def test_a_port_that_is_not_allowed_is_not_called_taken(course, capsys, monkeypatch):
+    monkeypatch.setenv("JUPYTER_PORT", "80")
+
+    def loopback(port=9999):
+        if port == 80:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return port
+
+    monkeypatch.setattr(course, "loopback", loopback)
+    fault = "ort 80 can't be used ([Errno 13] Permission denied): "
+    start(course, "lab", "--here")
+    assert capsys.readouterr().out == f"P{fault}this lab has port 9999.\n"
+    assert start(course, "lab", "--here", "--port=80") == 1
+    assert only_sentence(capsys) == f"course.py: p{fault}name another, or none."
+
+
+@pytest.mark.parametrize("port", ["99999", "abc", "-1"])
+def test_what_is_no_port_is_named(course, capsys, monkeypatch, port):
+    monkeypatch.setenv("JUPYTER_PORT", port)
+    assert start(course, "lab", "--here") == 1
+    assert f"a port is a number up to 65535, not '{port}'" in only_sentence(capsys)
 
 
 @pytest.mark.parametrize(
@@ -961,6 +1012,14 @@ def test_of_a_horovod_that_failed_nothing_is_left(
     assert kept(horovod) == []
     removed = any("uninstall" in step for step in horovod.steps)
     assert removed == (word == "horovod.torch")
+
+
+def test_without_network_a_compiled_horovod_stays(horovod, capsys):
+    assert horovod.main(["horovod", "--here"]) == 0
+    horovod.fails["horovod.whl"] = NO_NAME
+    assert horovod.main(["horovod", "--here"]) == 1
+    assert "check the network" in only_sentence(capsys)
+    assert len(kept(horovod)) == 2
 
 
 @pytest.mark.parametrize("lacks", ["cmake", "g++"])

@@ -3,6 +3,7 @@
 import functools
 import os
 import runpy
+import shlex
 import shutil
 import signal
 import subprocess
@@ -263,6 +264,12 @@ def test_where_no_node_can_be_the_reason_is_told(monkeypatch, capsys, system):
     assert main(["up"]) == 2
     said = capsys.readouterr().err
     assert ("iproute2" in said) == (system == "linux") and len(said.splitlines()) == 1
+
+
+def test_the_line_to_type_is_right_in_a_folder_with_spaces(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/my course/nodes.py", "on"])
+    line = runpy.run_path(str(TOOL))["again"]("up")
+    assert shlex.split(line) == ["sudo", sys.executable, "/my course/nodes.py", "up"]
 
 
 def test_the_stand_in_runs_the_same_programs_over_loopback(monkeypatch, capsys):

@@ -259,6 +259,17 @@ def test_a_wrong_word_is_answered_with_the_commands(words):
     assert done.returncode == 2 and "slurm.py run CMD..." in done.stdout
 
 
+def test_a_limit_that_is_no_number_is_named():
+    done = tool("run", "--limit", "abc", "true")
+    told = "slurm.py: --limit takes seconds, not 'abc'\n"
+    assert (done.returncode, done.stderr) == (2, told)
+
+
+def test_it_needs_no_path_of_programs():
+    bare = {name: text for name, text in os.environ.items() if name != "PATH"}
+    assert tool("status", env=bare).stderr == "slurm.py: no cluster is up.\n"
+
+
 def test_an_interrupt_in_a_notebook_ends_all(traces, capsys):
     """The interrupt key sends the kernel this signal."""
 

@@ -1,6 +1,7 @@
 """Tests scripts/train.py: trained, killed, resumed and evaluated, as in the README."""
 
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -116,6 +117,28 @@ def test_what_is_forgotten_makes_it_another_run(old, new, whole, stopped, tmp_pa
     assert text.count(old) == 1
     (script := tmp_path / "train.py").write_text(text.replace(old, new))
     assert not equal(train(tmp_path, epochs=8, script=script)[1], whole[1])
+
+
+def test_a_file_of_more_epochs_is_told_as_what_it_is(tmp_path):
+    train(tmp_path, ranks=1, epochs=2)
+    lines, _ = train(tmp_path, ranks=1, epochs=1)
+    assert lines[-1].startswith("ok: the model of 128 steps is in ")
+
+
+def test_no_epochs_are_refused(tmp_path, monkeypatch, capfd):
+    main = runpy.run_path(str(SCRIPT))["main"]
+    words = ["train.py", "--folder", str(tmp_path), "--epochs", "0"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "--epochs must be 1 or more, not 0" in capfd.readouterr().err
+
+
+def test_batches_that_do_not_make_up_a_group_are_refused(tmp_path):
+    text = SCRIPT.read_text().replace("= 32, 64, 20, 0,", "= 48, 64, 20, 0,")
+    (script := tmp_path / "train.py").write_text(text)
+    with pytest.raises(AssertionError, match="GROUP is a multiple of BATCH"):
+        runpy.run_path(str(script))
 
 
 def test_a_save_at_the_end_of_an_epoch_holds_the_same_dice(whole, tmp_path):
