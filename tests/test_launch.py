@@ -678,6 +678,31 @@ def test_ranks_that_never_came_to_the_script_are_told():
     assert str(error) == "2 of 4 ranks still ran after 3 s, and were ended"
 
 
+ABORTS = """
+import os, threading, time
+
+def waits():
+    ready.set()
+    time.sleep(60)
+
+ready = threading.Event()
+threading.Thread(target=waits, daemon=True).start()
+ready.wait()
+os.abort()
+"""
+
+
+@pytest.mark.parametrize("folder", ["plain", "café 你", "deep" + "/of it" * 90])
+def test_the_line_of_the_main_thread_is_told_wherever_the_script_is(tmp_path, folder):
+    """faulthandler writes threads newest first, and names short and in ASCII."""
+    (script := tmp_path / folder / "small.py").parent.mkdir(parents=True)
+    script.write_text(ABORTS)
+    line = [sys.executable, "-X", "faulthandler", script]
+    dump = subprocess.run(line, stderr=subprocess.PIPE, text=True, cwd="/").stderr
+    there = "at line 11 of small.py, in <module>: os.abort()"
+    assert failure.standing(dump, str(script)) == there
+
+
 ENDLESS = float("inf")
 REFUSED = [
     (("no_such_lesson",), {}),

@@ -153,12 +153,15 @@ def name(ranks: list[int]) -> str:
 def standing(dump: str, script: str) -> str:
     """Return the line of the script that a rank was at, read from its last words."""
     linecache.checkcache(script)
-    frames = re.findall(r'File "(.*)", line (\d+) in (\S+)', dump)
-    for path, line, function in frames:  # the innermost comes first
-        if path == script:
-            code = linecache.getline(script, int(line)).strip()
-            at = f"at line {line} of {Path(script).name}, "
-            if Path(script).parent.name.startswith("run-"):  # made from a function
-                at = ""
-            return f"{at}in {function}: {code}"
+    told = script if len(script) <= 500 else f"{script[:500]}..."  # by faulthandler
+    told = told.encode("ascii", "backslashreplace").decode()
+    for thread in reversed(dump.split("hread 0x")):  # the main thread comes last
+        frames = re.findall(r'File "(.*)", line (\d+) in (\S+)', thread)
+        for path, line, function in frames:  # the innermost comes first
+            if path == told:
+                code = linecache.getline(script, int(line)).strip()
+                at = f"at line {line} of {Path(script).name}, "
+                if Path(script).parent.name.startswith("run-"):  # made from a function
+                    at = ""
+                return f"{at}in {function}: {code}"
     return "before the first line of the script"
