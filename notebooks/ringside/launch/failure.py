@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections import defaultdict
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -87,7 +88,10 @@ def gone(rank: int, code: int) -> RankFailed:
     """Return the error for a rank that went without a word."""
     if code > 0:
         return RankFailed(f"rank {rank} ended with exit code {code}")
-    sign = signal.Signals(-code).name
+    try:
+        sign = signal.Signals(-code).name
+    except ValueError:  # most real-time signals have none
+        sign = f"signal {-code}"
     hint = HINTS.get(sign, "by another process")
     return RankFailed(f"rank {rank} was killed ({sign}), {hint}")
 
@@ -136,9 +140,10 @@ def keep_log(stem: str, run) -> Path | None:
         write(path, text)
         own = sorted(folder.glob(f"*-{os.getpid()}-*.log"))[:-KEPT]
         last = time.time() - OLD
-        old = [log for log in folder.glob("*.log") if log.stat().st_mtime < last]
-        for log in {*own, *old}:
-            log.unlink(missing_ok=True)
+        for log in folder.glob("*.log"):
+            with suppress(OSError):  # another kernel may have removed it
+                if log in own or log.stat().st_mtime < last:
+                    log.unlink()
     except (OSError, RuntimeError):  # no room, or no home
         return None
     return path

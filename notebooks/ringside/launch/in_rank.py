@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 import weakref
+from contextlib import suppress
 from importlib import import_module
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -80,12 +81,15 @@ def fail(error: BaseException, script: str, place: Path) -> None:
     code = 1
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(bool(error.code))
+        code &= 0xFF  # as the operating system hears it
         if isinstance(error.code, str):
             sys.stderr.write(error.code + "\n")
-    text = "".join(told.format())
-    victim = any(sign in f"{type(error).__name__}: {error}" for sign in PEER_LOST)
+    text, message = "".join(told.format()), "<exception str() failed>"
+    with suppress(Exception):
+        message = str(error)
+    victim = any(sign in f"{type(error).__name__}: {message}" for sign in PEER_LOST)
     if code:
-        reason = {"type": type(error).__name__, "message": str(error), "code": code}
+        reason = {"type": type(error).__name__, "message": message, "code": code}
         reason |= {"traceback": text, "victim": victim, "time": time.time_ns()}
         write(place.with_suffix(".failed"), json.dumps(reason))
         if not isinstance(error, SystemExit):
