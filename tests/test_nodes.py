@@ -199,9 +199,17 @@ def test_a_notebook_loses_its_nodes_come_what_may(traces):
     with two_nodes() as pair:
         ended = pair.run({n: ["hostname"] for n in nodes.NAMES})
         assert [end.lines for end in ended.values()] == [["node0"], ["node1"]]
-        slow = pair.run({"node0": ["sleep", "30"]}, timeout=1)
-        assert slow["node0"].code == -signal.SIGTERM
+        with pytest.raises(nodes.NodeFailed, match="node0 still ran after 1 s"):
+            pair.run({"node0": ["sleep", "30"]}, timeout=1)
     assert left() == before
+
+
+def test_a_program_that_minds_no_signal_has_a_limit_too(monkeypatch):
+    monkeypatch.setattr(nodes, "ENDING", 0.5)
+    line = ["sh", "-c", "echo begun; trap '' TERM; exec sleep 20"]
+    with pytest.raises(nodes.NodeFailed) as caught:
+        nodes.Nodes(real=False).run({"node0": line, "node1": ["true"]}, timeout=3)
+    assert str(caught.value) == "node0 still ran after 3 s, and was ended\nbegun"
 
 
 def test_a_killed_kernel_leaves_nothing_that_the_next_one_minds(traces):
@@ -233,8 +241,9 @@ def test_one_process_has_the_nodes_and_its_children_with_it(able):
     assert subprocess.check_output(line, env=env, text=True) == "has them\n"
     del env[nodes.HELD]
     with subprocess.Popen(line, env=env, **how) as other:
+        assert other.stdout.readline().endswith(" has the nodes: waiting for it\n")
         with pytest.raises(subprocess.TimeoutExpired):
-            other.wait(2)
+            other.wait(1)
         other.kill()
 
 
