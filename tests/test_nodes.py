@@ -3,6 +3,7 @@
 import functools
 import os
 import runpy
+import shlex
 import shutil
 import signal
 import subprocess
@@ -274,9 +275,22 @@ def test_where_no_node_can_be_the_reason_is_told(monkeypatch, capsys, system):
     assert ("iproute2" in said) == (system == "linux") and len(said.splitlines()) == 1
 
 
+REFUSAL = subprocess.CompletedProcess([], 2, "", "Nodes need root.")
+
+
+def test_the_line_for_root_has_this_python_and_this_checkout(monkeypatch, capsys):
+    """sudo looks for python3 in folders of its own."""
+    monkeypatch.setattr(nodes, "tool", lambda *words: REFUSAL)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(sys, "executable", "/a path/python")
+    with two_nodes():
+        script = shlex.quote(str(ROOT / "scripts" / "course.py"))
+        line = f"type sudo '/a path/python' {script} --here lab (here, "
+        assert line in capsys.readouterr().out
+
+
 def test_the_stand_in_runs_the_same_programs_over_loopback(monkeypatch, capsys):
-    refusal = subprocess.CompletedProcess([], 2, "", "Nodes need root.")
-    monkeypatch.setattr(nodes, "tool", lambda *words: refusal)
+    monkeypatch.setattr(nodes, "tool", lambda *words: REFUSAL)
     with two_nodes() as pair:
         assert not pair.real and pair.do("slow", "100") == ""
         ended = pair.run({name: ["sh", "-c", "echo here"] for name in nodes.NAMES})

@@ -206,7 +206,9 @@ def two_nodes() -> Iterator[Nodes]:
             if made.returncode:
                 lack = made.stderr.strip()
                 if os.geteuid():
-                    lack = "Nodes need root: type sudo python3 scripts/course.py lab"
+                    course = [sys.executable, str(ROOT / "scripts" / "course.py")]
+                    line = shlex.join(["sudo", *course, "--here", "lab"])
+                    lack = f"Nodes need root: type {line}"
                 print(f"{lack} (here, {ALONE})", flush=True)
             yield Nodes(made.returncode == 0)
         finally:
