@@ -707,6 +707,28 @@ def test_ranks_that_never_came_to_the_script_are_told():
     assert str(error) == "2 of 4 ranks still ran after 3 s, and were ended"
 
 
+ORPHAN = """
+import os, sys, time
+from pathlib import Path
+from ringside.launch.in_rank import run
+sys.platform, os.environ["RANK"], parent = "darwin", "0", os.getpid()
+if os.fork():
+    while not Path(sys.argv[2], "0.pid").exists():
+        time.sleep(0.01)
+else:
+    run(sys.argv[1], [], sys.argv[2], parent)
+"""
+
+
+def test_a_rank_ends_with_its_parent_where_the_system_does_not_see_to_it(tmp_path):
+    (script := tmp_path / "small.py").write_text("import time\ntime.sleep(40)\n")
+    env = os.environ | {"PYTHONPATH": str(ROOT / "notebooks")}
+    line = [sys.executable, "-c", ORPHAN, script, tmp_path]
+    subprocess.run(line, env=env, check=True)
+    with suppress(psutil.NoSuchProcess):  # it has ended already
+        psutil.Process(int((tmp_path / "0.pid").read_text())).wait(20)
+
+
 ABORTS = """
 import os, threading, time
 

@@ -53,6 +53,8 @@ def run_warm(order: dict) -> None:
 def run(script: str, args: list[str], folder: str, parent: int) -> None:
     """Run the script; leave its pid, and on failure the reason, in the folder."""
     die_with(parent)
+    if sys.platform != "linux":  # nothing else ends a rank there
+        threading.Thread(target=outlive, args=(parent,), daemon=True).start()
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)
@@ -124,6 +126,13 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         os._exit(1)
+
+
+def outlive(parent: int) -> None:
+    """Wait until the parent has ended, by half a second at most; end this process."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 if parent := os.environ.pop("RINGSIDE_SUPERVISOR", None):  # in the fork server
