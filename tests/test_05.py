@@ -3,11 +3,13 @@
 import json
 import re
 from base64 import b64decode
+from html import unescape
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from ringside import Player, RankFailed, check, torchrun
-from ringside.draw.player import alike, image, lines, spelt
+from ringside.draw.player import Picture, alike, image, lines, spelt
 from ringside.draw.timeline import describe, frame, rows
 from ringside.draw.timeline_layout import LANE
 from ringside.recording import Recording, read
@@ -159,6 +161,19 @@ def test_a_player_of_several_timelines_chooses_among_them():
     bars = re.search(r'<path fill="url\(#h0\)" d="([^"]*)"', kept)[1]
     tops = [float(top) for top in re.findall(r"M[\d.]+ ([\d.]+)", bars)]
     assert tops == [tops[0], tops[0] + LANE, tops[0] + 2 * LANE]
+
+
+def test_labels_with_signs_of_svg_are_drawn_as_they_are():
+    events = lane((0, 9), kind="work")
+    events[0]["what"] = "a<b"
+    events.append(events[0] | {"to": 1, "kind": "message", "what": "&c"})
+    events = Recording(events, **events.header | {"lanes": ["x", "y"]})
+    for svg in Player({'"a" & b': events, "c": events}).frames[:2]:
+        told = "".join(ElementTree.fromstring(svg).itertext())
+        assert {"a<b", "&c"} <= set(re.findall(r"a<b|&c", told))
+        assert "a<b" in repr(Picture(svg)) and "&lt;" not in repr(Picture(svg))
+        said = re.search('alt="([^"]*)" style', image(svg))[1]
+        assert unescape(said) == repr(Picture(svg))
 
 
 def test_words_are_a_caption_and_a_line_for_each_rank():

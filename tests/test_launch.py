@@ -65,11 +65,19 @@ import os, signal, sys, time
 import torch
 import torch.distributed as dist
 
+class Mute(Exception):
+    def __str__(self):
+        return self.name
+
 def misstep():
     if what == "raise":
         raise ValueError(f"a sum of {rank} is wrong")
     if what == "exit":
         sys.exit(3)
+    if what == "minus":
+        sys.exit(-1)
+    if what == "mute":
+        raise Mute
     if what == "words":
         sys.exit("rank, have some manners")
     if what == "torn":
@@ -399,6 +407,16 @@ def test_what_the_others_said_is_in_the_log(place):
     assert path == max(path.parent.iterdir())
 
 
+def test_a_log_that_another_kernel_has_just_removed_is_not_minded(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    run = launch.Run("torchrun small.py", {0: ["a line"]})
+    gone = failure.keep_log("small", run).with_name("gone.log")
+    gone.symlink_to("nowhere")
+    assert failure.keep_log("small", run).read_text().endswith("a line\n")
+
+
 def test_a_launcher_that_never_looks_is_not_waited_for_either(tmp_path):
     """torch's waits half a minute for stubborn ranks if one died before its look."""
     request = {"folder": tmp_path, "timeout": 60, "ranks": 2}
@@ -453,16 +471,27 @@ WAYS = {
     "words": "rank 1 left with exit code 1: rank, have some manners",
     "silent": "rank 1 ended with exit code 4",
     "torn": "rank 1 ended with exit code 4",  # as it wrote its error down, for torch
+    "minus": "rank 1 left with exit code 255",
+    "mute": "rank 1 raised Mute: <exception str() failed>",
 }
+CODES = {"exit": 3, "words": 1, "minus": 255, "mute": 1}
 
 
 @pytest.mark.parametrize("way, warm", [*((w, True) for w in WAYS), ("silent", False)])
 def test_an_exit_code_is_told(place, warm, way):
     error = fails(place, place.script(WRONG), way, 1, ranks=2, warm=warm)
     assert str(error) == WAYS[way]
-    assert error.run.exit_codes[1] == (
-        4 if way in ("silent", "torn") else 3 if way == "exit" else 1
-    )
+    assert error.run.exit_codes[1] == CODES.get(way, 4)
+
+
+def test_an_exit_code_that_python_makes_0_is_no_failure(place):
+    script = place.script("import sys\nsys.exit(256)\n")
+    assert torchrun(script, ranks=1, quiet=True).exit_codes == {0: 0}
+
+
+def test_a_signal_without_a_name_is_told_by_its_number():
+    told = str(failure.gone(1, -40))
+    assert told == "rank 1 was killed (signal 40), by another process"
 
 
 def test_a_rank_that_leaves_early_is_named(place):
@@ -676,6 +705,53 @@ def test_ranks_that_never_came_to_the_script_are_told():
     error = failure.hung(end, 4, 3.0, Path("x.py"))
     assert error.details == "ranks 0 and 1 stood before the first line of the script"
     assert str(error) == "2 of 4 ranks still ran after 3 s, and were ended"
+
+
+ORPHAN = """
+import os, sys, time
+from pathlib import Path
+from ringside.launch.in_rank import run
+sys.platform, os.environ["RANK"], parent = "darwin", "0", os.getpid()
+if os.fork():
+    while not Path(sys.argv[2], "0.pid").exists():
+        time.sleep(0.01)
+else:
+    run(sys.argv[1], [], sys.argv[2], parent)
+"""
+
+
+def test_a_rank_ends_with_its_parent_where_the_system_does_not_see_to_it(tmp_path):
+    (script := tmp_path / "small.py").write_text("import time\ntime.sleep(40)\n")
+    env = os.environ | {"PYTHONPATH": str(ROOT / "notebooks")}
+    line = [sys.executable, "-c", ORPHAN, script, tmp_path]
+    subprocess.run(line, env=env, check=True)
+    with suppress(psutil.NoSuchProcess):  # it has ended already
+        psutil.Process(int((tmp_path / "0.pid").read_text())).wait(20)
+
+
+ABORTS = """
+import os, threading, time
+
+def waits():
+    ready.set()
+    time.sleep(60)
+
+ready = threading.Event()
+threading.Thread(target=waits, daemon=True).start()
+ready.wait()
+os.abort()
+"""
+
+
+@pytest.mark.parametrize("folder", ["plain", "café 你", "deep" + "/of it" * 90])
+def test_the_line_of_the_main_thread_is_told_wherever_the_script_is(tmp_path, folder):
+    """faulthandler writes threads newest first, and names short and in ASCII."""
+    (script := tmp_path / folder / "small.py").parent.mkdir(parents=True)
+    script.write_text(ABORTS)
+    line = [sys.executable, "-X", "faulthandler", script]
+    dump = subprocess.run(line, stderr=subprocess.PIPE, text=True, cwd="/").stderr
+    there = "at line 11 of small.py, in <module>: os.abort()"
+    assert failure.standing(dump, str(script)) == there
 
 
 ENDLESS = float("inf")

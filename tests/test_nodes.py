@@ -200,9 +200,17 @@ def test_a_notebook_loses_its_nodes_come_what_may(traces):
     with two_nodes() as pair:
         ended = pair.run({n: ["hostname"] for n in nodes.NAMES})
         assert [end.lines for end in ended.values()] == [["node0"], ["node1"]]
-        slow = pair.run({"node0": ["sleep", "30"]}, timeout=1)
-        assert slow["node0"].code == -signal.SIGTERM
+        with pytest.raises(nodes.NodeFailed, match="node0 still ran after 1 s"):
+            pair.run({"node0": ["sleep", "30"]}, timeout=1)
     assert left() == before
+
+
+def test_a_program_that_minds_no_signal_has_a_limit_too(monkeypatch):
+    monkeypatch.setattr(nodes, "ENDING", 0.5)
+    line = ["sh", "-c", "echo begun; trap '' TERM; exec sleep 20"]
+    with pytest.raises(nodes.NodeFailed) as caught:
+        nodes.Nodes(real=False).run({"node0": line, "node1": ["true"]}, timeout=3)
+    assert str(caught.value) == "node0 still ran after 3 s, and was ended\nbegun"
 
 
 def test_a_killed_kernel_leaves_nothing_that_the_next_one_minds(traces):
@@ -234,8 +242,9 @@ def test_one_process_has_the_nodes_and_its_children_with_it(able):
     assert subprocess.check_output(line, env=env, text=True) == "has them\n"
     del env[nodes.HELD]
     with subprocess.Popen(line, env=env, **how) as other:
+        assert other.stdout.readline().endswith(" has the nodes: waiting for it\n")
         with pytest.raises(subprocess.TimeoutExpired):
-            other.wait(2)
+            other.wait(1)
         other.kill()
 
 
@@ -272,9 +281,22 @@ def test_the_line_to_type_is_right_in_a_folder_with_spaces(monkeypatch):
     assert shlex.split(line) == ["sudo", sys.executable, "/my course/nodes.py", "up"]
 
 
+REFUSAL = subprocess.CompletedProcess([], 2, "", "Nodes need root.")
+
+
+def test_the_line_for_root_has_this_python_and_this_checkout(monkeypatch, capsys):
+    """sudo looks for python3 in folders of its own."""
+    monkeypatch.setattr(nodes, "tool", lambda *words: REFUSAL)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(sys, "executable", "/a path/python")
+    with two_nodes():
+        script = shlex.quote(str(ROOT / "scripts" / "course.py"))
+        line = f"type sudo '/a path/python' {script} --here lab (here, "
+        assert line in capsys.readouterr().out
+
+
 def test_the_stand_in_runs_the_same_programs_over_loopback(monkeypatch, capsys):
-    refusal = subprocess.CompletedProcess([], 2, "", "Nodes need root.")
-    monkeypatch.setattr(nodes, "tool", lambda *words: refusal)
+    monkeypatch.setattr(nodes, "tool", lambda *words: REFUSAL)
     with two_nodes() as pair:
         assert not pair.real and pair.do("slow", "100") == ""
         ended = pair.run({name: ["sh", "-c", "echo here"] for name in nodes.NAMES})

@@ -5,6 +5,8 @@ import json
 import random
 import re
 import runpy
+import sys
+import threading
 import time
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,6 +19,7 @@ from ringside import (
     Recording,
     WrongRecording,
     load,
+    mailboxes,
     simulate,
     simulate_ring,
     still,
@@ -221,6 +224,19 @@ def test_a_slow_rank_is_waited_for():
             send(1, grad)
 
     assert simulate(program, [torch.ones(1)] * 2).grads[1].item() == 2
+
+
+def test_a_rank_that_ends_as_the_time_is_up_has_ended(monkeypatch):
+    near, frames = threading.Event(), sys._current_frames
+
+    def late():
+        near.set()
+        time.sleep(0.2)
+        return frames()
+
+    monkeypatch.setattr(mailboxes, "LONGEST", 0.1)
+    monkeypatch.setattr(sys, "_current_frames", late)
+    assert mailboxes.at_once(lambda rank: near.wait(9), 2) == {}
 
 
 def test_a_simulated_error_comes_before_those_that_wait_for_it():

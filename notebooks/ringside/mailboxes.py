@@ -183,8 +183,12 @@ def at_once(work: Callable, count: int) -> dict[int, Exception]:
         for thread in threads:
             thread.join(max(last - time.monotonic(), 0))
     finally:  # a loop without an end would go on in the kernel
-        running = [rank for rank in range(count) if threads[rank].is_alive()]
         lines = sys._current_frames()  # of a rank that waits for others: in threading
+        running = [
+            rank
+            for rank in range(count)
+            if threads[rank].is_alive() and threads[rank].ident in lines
+        ]
         at = [lines[threads[rank].ident].f_code.co_filename for rank in running]
         busy = [r for r, file in zip(running, at) if file != threading.__file__]
         running = busy or running

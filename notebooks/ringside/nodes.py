@@ -64,13 +64,17 @@ class Nodes:
     def run(
         self, lines: dict[str, list[str]], timeout: float = 60, **env: str
     ) -> dict[str, Ended]:
-        """Run a program on each node that is named, at the same time, to its end."""
+        """Run a program on each node that is named, at the same time, to its end.
+
+        One that still runs after `timeout` seconds is ended, and NodeFailed is raised.
+        """
         own = environment(**env)
         if self.real:  # no node is told which way to take
             own = {
                 k: v for k, v in own.items() if "_SOCKET_IFNAME" not in k or k in env
             }
         ended, children, last = {}, {}, time.monotonic() + timeout
+        late = []
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory()))
             for node, line in lines.items():
@@ -88,12 +92,16 @@ class Nodes:
                 try:
                     child.wait(max(last - time.monotonic(), 0.1))
                 except subprocess.TimeoutExpired:
-                    child.terminate()
-                    child.wait()
+                    end(child)
+                    late.append(node)
                 for file in (out, err):
                     file.seek(0)
                 told = (file.read().splitlines() for file in (out, err))
                 ended[node] = Ended(child.returncode, *told)
+        for node in late:
+            said = [f"{node} still ran after {timeout:g} s, and was ended"]
+            said += [*ended[node].lines, *ended[node].errors][-30:]
+            raise NodeFailed("\n".join(said))
         return ended
 
     def python(
@@ -172,13 +180,18 @@ def alone() -> Iterator[None]:
     if HELD in os.environ:  # by this process, or by the one that started it
         yield
         return
-    with open(TOOL[1], "rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        os.environ[HELD] = "yes"
+    lock = os.open(ROOT / "scripts", os.O_RDONLY)  # a folder: NFS asks more of a file
+    try:
         try:
-            yield
-        finally:
-            del os.environ[HELD]
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Another notebook has the nodes: waiting for it", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        os.environ[HELD] = "yes"
+        yield
+    finally:
+        os.environ.pop(HELD, None)
+        os.close(lock)
 
 
 @contextmanager
@@ -193,7 +206,9 @@ def two_nodes() -> Iterator[Nodes]:
             if made.returncode:
                 lack = made.stderr.strip()
                 if os.geteuid():
-                    lack = "Nodes need root: type sudo python3 scripts/course.py lab"
+                    course = [sys.executable, str(ROOT / "scripts" / "course.py")]
+                    line = shlex.join(["sudo", *course, "--here", "lab"])
+                    lack = f"Nodes need root: type {line}"
                 print(f"{lack} (here, {ALONE})", flush=True)
             yield Nodes(made.returncode == 0)
         finally:
@@ -219,8 +234,13 @@ def ending(child: subprocess.Popen) -> Iterator[subprocess.Popen]:
     try:
         yield child
     finally:
-        child.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(ENDING)
-        child.kill()
-        child.wait()
+        end(child)
+
+
+def end(child: subprocess.Popen) -> None:
+    """Tell a process to end, and kill it if it does not."""
+    child.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(ENDING)
+    child.kill()
+    child.wait()

@@ -7,7 +7,7 @@ survives everywhere; beside it, a player has a script that puts itself in its pl
 import json
 import re
 from base64 import b64encode
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 
 from ..recording import Recording, whole
@@ -42,8 +42,8 @@ def style(svg: str) -> str:
 
 
 def title(svg: str) -> str:
-    """Return what a picture shows, in words."""
-    return re.search("<title>(.*?)</title>", svg, re.DOTALL)[1]
+    """Return what a picture shows, in the words of an attribute of HTML."""
+    return re.search("<title>(.*?)</title>", svg, re.DOTALL)[1].replace('"', "&quot;")
 
 
 def image(svg: str) -> str:
@@ -75,7 +75,7 @@ class Picture:
         return f"{row}{''.join(map(image, self.svgs))}</div>"
 
     def __repr__(self) -> str:
-        return "\n".join(map(title, self.svgs))
+        return "\n".join(unescape(title(svg)) for svg in self.svgs)
 
 
 def spelt(events: Recording) -> Recording | dict[str, Recording]:

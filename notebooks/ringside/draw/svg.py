@@ -1,6 +1,7 @@
 """The colours and the few shapes that pictures are made of, as short strings of SVG."""
 
 import math
+from html import escape
 
 INK, GREY, PAPER = "#1c2430", "#5b6675", "#f4f6f9"
 HUES = "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #F0E442 #8C6BB1 #999999".split()
@@ -21,8 +22,13 @@ def box(x, y, w, h) -> str:
     return f"M{n(x)} {n(y)}h{n(w)}v{n(h)}h{n(-w)}z"
 
 
+def plain(words) -> str:
+    """Return words as they stand in SVG, where < and & begin something else."""
+    return escape(str(words), quote=False)
+
+
 def text(x, y, words, size, more="") -> str:
-    return f'<text x="{n(x)}" y="{n(y)}" font-size="{size}"{more}>{words}</text>'
+    return f'<text x="{n(x)}" y="{n(y)}" font-size="{size}"{more}>{plain(words)}</text>'
 
 
 def empty(boxes: str) -> str:
@@ -62,7 +68,7 @@ def svg(width: float, height: float, title: str, body: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {n(width)} {n(height)}" '
         f'width="{n(width)}" height="{n(height)}" fill="{INK}" '
         'font-family="Inter,Helvetica,Arial,sans-serif" role="img">'
-        f"<title>{title}</title>"
+        f"<title>{plain(title)}</title>"
         f'<rect width="100%" height="100%" fill="#fff"/>{body}</svg>\n'
     )
 

@@ -9,7 +9,7 @@ a line across the work is a mark. Arrows that share their time stand side by sid
 from collections import defaultdict
 
 from .clock import Clock
-from .svg import HUES, INK, box, n, svg, words
+from .svg import HUES, INK, box, n, plain, svg, words
 from .timeline_layout import LANE, LEFT, TOP, WIDTH, Layout, paint, rows, scenery
 
 KINDS = {"work": (6, 22), "message": (32, 22), "wait": (6, 22)}  # top, height
@@ -65,7 +65,7 @@ def labels(events: list[dict], places: list[tuple]) -> str:
         half, middle = len(what) * 3.15, x + w / 2
         room = 2 * half < w and h > 15 and not (kind == "work" and lane in marked)
         if room and all(abs(middle - m) > half + width for m, width in taken[y]):
-            written += f'<text x="{n(middle)}" y="{n(y + 15)}">{what}</text>'
+            written += f'<text x="{n(middle)}" y="{n(y + 15)}">{plain(what)}</text>'
             taken[y].append((middle, half))
     return written
 
@@ -87,7 +87,7 @@ def links(layout: Layout, events: list[dict], faded: bool = False) -> str:
             lines += f"M{n(x)} {n(y0)}V{n(y1 - 4 * down)}"
             heads += f"M{n(x)} {n(y1)}l-4 {-8 * down}h8z"
             y = max(layout.y(event["lane"]), layout.y(event["to"])) + 48
-            names += f'<text x="{n(x - 6)}" y="{n(y)}">{event["what"]}</text>'
+            names += f'<text x="{n(x - 6)}" y="{n(y)}">{plain(event["what"])}</text>'
     dim = ' opacity=".45"' if faded else ""
     return (
         f'<g{dim}><path d="{lines}" stroke="{INK}" stroke-width="1.5"/>'

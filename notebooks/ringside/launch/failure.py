@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections import defaultdict
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -87,7 +88,10 @@ def gone(rank: int, code: int) -> RankFailed:
     """Return the error for a rank that went without a word."""
     if code > 0:
         return RankFailed(f"rank {rank} ended with exit code {code}")
-    sign = signal.Signals(-code).name
+    try:
+        sign = signal.Signals(-code).name
+    except ValueError:  # most real-time signals have none
+        sign = f"signal {-code}"
     hint = HINTS.get(sign, "by another process")
     return RankFailed(f"rank {rank} was killed ({sign}), {hint}")
 
@@ -136,9 +140,10 @@ def keep_log(stem: str, run) -> Path | None:
         write(path, text)
         own = sorted(folder.glob(f"*-{os.getpid()}-*.log"))[:-KEPT]
         last = time.time() - OLD
-        old = [log for log in folder.glob("*.log") if log.stat().st_mtime < last]
-        for log in {*own, *old}:
-            log.unlink(missing_ok=True)
+        for log in folder.glob("*.log"):
+            with suppress(OSError):  # another kernel may have removed it
+                if log in own or log.stat().st_mtime < last:
+                    log.unlink()
     except (OSError, RuntimeError):  # no room, or no home
         return None
     return path
@@ -153,12 +158,15 @@ def name(ranks: list[int]) -> str:
 def standing(dump: str, script: str) -> str:
     """Return the line of the script that a rank was at, read from its last words."""
     linecache.checkcache(script)
-    frames = re.findall(r'File "(.*)", line (\d+) in (\S+)', dump)
-    for path, line, function in frames:  # the innermost comes first
-        if path == script:
-            code = linecache.getline(script, int(line)).strip()
-            at = f"at line {line} of {Path(script).name}, "
-            if Path(script).parent.name.startswith("run-"):  # made from a function
-                at = ""
-            return f"{at}in {function}: {code}"
+    told = script if len(script) <= 500 else f"{script[:500]}..."  # by faulthandler
+    told = told.encode("ascii", "backslashreplace").decode()
+    for thread in reversed(dump.split("hread 0x")):  # the main thread comes last
+        frames = re.findall(r'File "(.*)", line (\d+) in (\S+)', thread)
+        for path, line, function in frames:  # the innermost comes first
+            if path == told:
+                code = linecache.getline(script, int(line)).strip()
+                at = f"at line {line} of {Path(script).name}, "
+                if Path(script).parent.name.startswith("run-"):  # made from a function
+                    at = ""
+                return f"{at}in {function}: {code}"
     return "before the first line of the script"

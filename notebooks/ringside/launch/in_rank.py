@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 import weakref
+from contextlib import suppress
 from importlib import import_module
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -52,6 +53,8 @@ def run_warm(order: dict) -> None:
 def run(script: str, args: list[str], folder: str, parent: int) -> None:
     """Run the script; leave its pid, and on failure the reason, in the folder."""
     die_with(parent)
+    if sys.platform != "linux":  # nothing else ends a rank there
+        threading.Thread(target=outlive, args=(parent,), daemon=True).start()
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)
@@ -80,12 +83,15 @@ def fail(error: BaseException, script: str, place: Path) -> None:
     code = 1
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(bool(error.code))
+        code &= 0xFF  # as the operating system hears it
         if isinstance(error.code, str):
             sys.stderr.write(error.code + "\n")
-    text = "".join(told.format())
-    victim = any(sign in f"{type(error).__name__}: {error}" for sign in PEER_LOST)
+    text, message = "".join(told.format()), "<exception str() failed>"
+    with suppress(Exception):
+        message = str(error)
+    victim = any(sign in f"{type(error).__name__}: {message}" for sign in PEER_LOST)
     if code:
-        reason = {"type": type(error).__name__, "message": str(error), "code": code}
+        reason = {"type": type(error).__name__, "message": message, "code": code}
         reason |= {"traceback": text, "victim": victim, "time": time.time_ns()}
         write(place.with_suffix(".failed"), json.dumps(reason))
         if not isinstance(error, SystemExit):
@@ -120,6 +126,13 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         os._exit(1)
+
+
+def outlive(parent: int) -> None:
+    """Wait until the parent has ended, by half a second at most; end this process."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 if parent := os.environ.pop("RINGSIDE_SUPERVISOR", None):  # in the fork server

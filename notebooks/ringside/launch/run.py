@@ -55,7 +55,8 @@ def torchrun(
     the world_size and args, and what they print is shown in turns, rank by rank.
     ranks=None means one per GPU if there are several, else 4. The ranks come from a
     process that has imported torch already; with warm=False they are fresh
-    interpreters, as with the command shown. timeout is in seconds.
+    interpreters, as with the command shown: there, each rank walks over a set of texts
+    in an order of its own, here all in the same. timeout is in seconds.
     """
     text = script_of(script, *args) if callable(script) else None
     path = Path(file_of(script)) if text else find(script)

@@ -102,26 +102,35 @@ class Watch(threading.Thread):
         """Return what became of each rank, given the exit codes that torch saw."""
         failures = failures | {r: code for r, code in self.exits.items() if code}
         failed = {r: json.loads(text) for r, text in self.notes("failed").items()}
+        done = self.notes("done")
         swept = [r for r, pid in self.notes("pid").items() if int(pid) in self.swept]
         own = {
             r: c for r, c in failures.items() if c != -signal.SIGTERM and r not in swept
         }
         lost = [r for r in own or failures if r not in failed]
         victims = [r for r, reason in failed.items() if reason["victim"]]
-        codes = dict.fromkeys(range(ranks), -signal.SIGTERM if failures else 0)
-        codes |= dict.fromkeys(swept, -signal.SIGKILL)
-        codes |= dict.fromkeys(self.notes("done"), 0)
-        codes |= own | {r: reason["code"] for r, reason in failed.items()}
-        if lost or len(victims) < len(failed):  # whatever it was that ended victims
-            codes |= dict.fromkeys(victims, -signal.SIGTERM)
-        codes |= dict.fromkeys(self.hung, -signal.SIGABRT)
+        caused = lost or len(victims) < len(failed)  # whatever it was that ended them
+
+        def code(r: int) -> int:
+            if r in self.hung:
+                return -signal.SIGABRT
+            if r in failed:
+                return -signal.SIGTERM if caused and r in victims else failed[r]["code"]
+            if r in own:
+                return own[r]
+            if r in done:
+                return 0
+            if r in swept:
+                return -signal.SIGKILL
+            return -signal.SIGTERM if failures else 0
+
         logs = self.logs("stderr").items()
         return {
             "failed": failed,
             "hung": self.hung,
-            "done": list(self.notes("done")),
-            "written": {r: int(n) for r, n in self.notes("done").items() if n},
-            "codes": codes,
+            "done": list(done),
+            "written": {r: int(n) for r, n in done.items() if n},
+            "codes": {r: code(r) for r in range(ranks)},
             "lost": lost,
             "stderr": {r: path.read_text("utf-8", "replace") for r, path in logs},
         }
