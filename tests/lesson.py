@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,15 @@ def code_with(stem: str, text: str) -> nbformat.NotebookNode:
     """Return the one code cell of a lesson that has some text in it."""
     cells = nbformat.read(NOTEBOOKS / f"{stem}.ipynb", 4).cells
     [found] = [c for c in cells if c.cell_type == "code" and text in c.source]
+    return found
+
+
+def quoted(stem: str, text: str) -> str:
+    """Return the one piece of Python in the prose of a lesson that has some text."""
+    cells = nbformat.read(NOTEBOOKS / f"{stem}.ipynb", 4).cells
+    prose = "\n".join(c.source for c in cells if c.cell_type == "markdown")
+    pieces = re.findall("^```python\\n(.*?)```", prose, re.DOTALL | re.MULTILINE)
+    [found] = [piece for piece in pieces if text in piece]
     return found
 
 

@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+import torch.distributed as dist
+from lesson import quoted
 from ringside import Player, RankFailed, Recording, check, film, still, torchrun
 from ringside.draw import grid
 from ringside.draw.grid_layout import Layout
@@ -29,6 +31,30 @@ def script():
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_quoted_sampler_deals_one_weighted_order_and_no_sample_of_weight_0(
+    monkeypatch,
+):
+    names = {"torch": torch, "dist": dist}
+    exec(quoted(SCRIPT, "class WeightedShare"), names)
+    weights, shares = [0.0, 1.0, 3.0] * 3 + [1.0, 1.0], {}
+    monkeypatch.setattr(dist, "get_world_size", lambda: 3)
+    for rank, epoch in itertools.product(range(3), range(200)):
+        monkeypatch.setattr(dist, "get_rank", lambda own=rank: own)
+        sampler = names["WeightedShare"](weights, seed=5)
+        sampler.set_epoch(epoch)
+        shares[rank, epoch] = [*DataLoader(range(11), sampler=sampler, batch_size=None)]
+        assert len(shares[rank, epoch]) == len(sampler) == 3
+    for epoch in (0, 7):
+        generator = torch.Generator().manual_seed(5 + epoch)
+        order = torch.multinomial(torch.tensor(weights), 9, True, generator=generator)
+        dealt = itertools.chain(*zip(*(shares[rank, epoch] for rank in range(3))))
+        assert [*dealt] == order.tolist()
+    drawn = Counter(itertools.chain(*shares.values()))
+    assert drawn[0] == drawn[3] == drawn[6] == 0
+    heavy, light = sum(map(drawn.get, (2, 5, 8))), sum(map(drawn.get, (1, 4, 7)))
+    assert 2.5 < heavy / light < 3.5
 
 
 def test_the_sampler_rebuilt_is_torch_s_own(script):

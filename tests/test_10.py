@@ -1,5 +1,6 @@
 """Tests lesson 10: a resumed run is the same run, whenever the first one is killed."""
 
+import copy
 import math
 import random
 import signal
@@ -11,9 +12,11 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from lesson import quoted
 from ringside import RankFailed, WrongRecording, check, load, still, torchrun
 from ringside.draw.player import animate, spelt
 from ringside.recording import Recording
+from torch.nn.parallel import DistributedDataParallel
 
 STEM = "10_checkpoint_and_resume"
 ROOT = Path(__file__).resolve().parents[1]
@@ -109,6 +112,28 @@ def kill_while_saving(folder: Path, program: str, seconds: float) -> int:
 
 
 @pytest.mark.parametrize(("ranks", "step"), [(2, 5), (5, 9), (1, 11), (4, 2)])
+def means(rank, world_size, text):
+    """Print a running mean of weights that begins after wrapping, and the weights."""
+    torch.manual_seed(rank)
+    ddp = DistributedDataParallel(torch.nn.Linear(2, 1))
+    names = {"torch": torch, "copy": copy, "ddp": ddp}
+    exec(text, names)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        ddp(torch.randn(4, 2)).square().mean().backward()
+        optimizer.step()
+        names["follow"](names["mean"], ddp.module)
+    print([weight.tolist() for weight in names["mean"].parameters()])
+    print([weight.tolist() for weight in ddp.module.parameters()])
+
+
+def test_all_ranks_keep_the_same_running_mean_of_the_weights():
+    run = torchrun(means, quoted(STEM, "def follow"), ranks=2, quiet=True, env=CPU)
+    assert run.lines[0] == run.lines[1]
+    assert run.lines[0][0] != run.lines[0][1]
+
+
 def test_a_killed_run_goes_on_as_the_same_run(ranks, step, tmp_path):
     kill_and_resume(tmp_path, ranks, step)
 
