@@ -1156,3 +1156,13 @@ def test_a_read_only_checkout_with_an_awkward_name(short, text=LEARNER, more="",
     before, place = ["unshare", "-rm", "sh", "-c", lock, str(root)], Place(short)
     learned(place, learn(place, root, before, text, **env))
     assert not list(root.rglob("__pycache__"))
+
+
+def test_what_a_cell_starts_prints_no_colours():
+    """As a kernel asks for colours, Python 3.13 and newer would print some."""
+    fails = "import subprocess as s, sys; s.run([sys.executable, '-c', '1 / 0'])"
+    env = os.environ | {"FORCE_COLOR": "1", "PYTHONPATH": str(ROOT / "notebooks")}
+    env.pop("PYTHON_COLORS", None)
+    line = [sys.executable, "-c", f"import ringside; {fails}"]
+    said = subprocess.run(line, env=env, capture_output=True, text=True, check=True)
+    assert said.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"

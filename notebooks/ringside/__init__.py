@@ -13,7 +13,10 @@ mailboxes.py   runs ranks that are only simulated, as threads of the kernel
 Each of the three folders begins with a map. `python -m ringside` makes lessons again.
 """
 
+import os
 from importlib import import_module
+
+os.environ.setdefault("PYTHON_COLORS", "0")  # else what a cell starts prints colours
 
 ROOMS = {
     ".fleet": "Agent agents elastic",
