@@ -197,6 +197,15 @@ def blocked(rank, world_size):
     dist.recv(torch.zeros(1), (rank + 1) % world_size)
 
 
+def in_a_folder(rank, world_size):
+    print(Path("here").name)
+
+
+def test_a_name_is_imported_from_where_people_import_it():
+    """Python 3.13 keeps Path in pathlib._local; a script is the same everywhere."""
+    assert "\nfrom pathlib import Path\n" in script_of(in_a_folder)
+
+
 def test_a_function_that_hangs_is_told_by_its_line():
     there = "in blocked: dist.recv(torch.zeros(1), (rank + 1) % world_size)"
     there = f"ranks 0 and 1 stood {there}"

@@ -145,8 +145,9 @@ def globals_in(text: str) -> set[str]:
 def home(value: Callable, who: str) -> tuple[str, str]:
     """Return the module from which a thing can be imported, and its name there."""
     module, name = value.__module__, value.__name__
-    if getattr(sys.modules.get(module), name, None) is value:
-        return module, name
+    for place in (module.split("._")[0], module):  # not pathlib._local, but pathlib
+        if getattr(sys.modules.get(place), name, None) is value:
+            return place, name
     raise Refused(f"{who} can't be imported by its name: write it with its module's")
 
 
