@@ -3,8 +3,10 @@
     python tests/bench_horovod.py [PATH]
 
 Needs `python3 scripts/course.py horovod`. Two ranks train with each method in turns, as
-in lesson 06, and their first steps are compared. PATH, a JSON file, then has under
-"speed" what part of one process's speed each rank keeps: the median, the middle half.
+in lesson 06, and their first steps are compared. For each method, two processes read
+the samples: DP, one process, has both, and each rank of DDP and of Horovod has one.
+PATH, a JSON file, then has under "speed" what part of the speed of one process with one
+reader each rank keeps: the median, the middle half.
 """
 
 import importlib
@@ -21,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "notebooks")]
@@ -29,8 +32,16 @@ ROUNDS, METHODS = 20, ["one process", "DP", "DDP", "Horovod"]
 ALONE = METHODS[:2]  # rank 0 works, and the others rest
 
 
-def train(model, forward, optimizer, x, y):
-    for _ in range(race.STEPS):
+def reader(batch, workers):
+    """Return a loader whose workers read a batch, sample by sample, for each step."""
+    steps = [range(len(batch[0]))] * race.STEPS
+    how = {"persistent_workers": True, "multiprocessing_context": "forkserver"}
+    dataset = TensorDataset(*batch)
+    return DataLoader(dataset, batch_sampler=steps, num_workers=workers, **how)
+
+
+def train(model, forward, optimizer, loader):
+    for x, y in loader:
         optimizer.zero_grad()
         cross_entropy(forward(x), y).backward()
         optimizer.step()
@@ -43,13 +54,15 @@ def rows_of(hvd, workload, samples):
     share, lanes = [part[rank::ranks] for part in batch], {}
     for method in METHODS:
         model, _, _ = race.task(workload, 1)
+        loader = reader(share, 1)
         forward = DistributedDataParallel(model) if method == "DDP" else model
         if method == "DP":
             forward = partial(race.data_parallel, model, devices=ranks)
+            loader = reader(batch, ranks)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         if method == "Horovod":
             optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
-        lanes[method] = model, forward, optimizer
+        lanes[method] = model, forward, optimizer, loader
     rows = []
     for number in range(ROUNDS + 1):
         row = {}
@@ -57,7 +70,7 @@ def rows_of(hvd, workload, samples):
             race.slowest(0.0)  # all begin together
             begin = time.perf_counter()
             if rank == 0 or method not in ALONE:
-                train(*lanes[method], *(batch if method == "DP" else share))
+                train(*lanes[method])
             row[method] = race.slowest(1000 * (time.perf_counter() - begin))
         rows.append(row)
         for method in METHODS[1:] if number == 0 else []:

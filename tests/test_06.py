@@ -134,6 +134,8 @@ def test_the_prose_has_the_table_with_horovod():
         (low, _, high), (other_low, _, other_high) = told["DDP"], told["Horovod"]
         assert low < other_high
         assert other_low < high
+    slower = speed["computes"]["DDP"][1] / speed["computes"]["DP"][1]
+    assert f"DP takes {slower:.1f} times as long as DDP on the first model" in prose()
 
 
 def test_the_prose_has_the_sizes_of_the_models():
