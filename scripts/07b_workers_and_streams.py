@@ -27,7 +27,7 @@ WAYS = ("nobody", "worker", "rank", "rank and worker")
 
 
 def begin_and_leap(rank, world_size, worker, workers, shared_by):
-    """Return how many samples a worker skips first, and of how many it takes one."""
+    """Return a worker's first sample, and how far it leaps from each to the next."""
     begin, leap = 0, 1
     if "rank" in shared_by:
         begin, leap = rank, world_size

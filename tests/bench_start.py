@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import rounds
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # here: once there is a group, this would keep it alive
+import torch.distributed.nn  # early: imported later, it keeps the group alive
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 

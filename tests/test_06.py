@@ -167,12 +167,12 @@ def test_the_prose_has_the_numbers_of_the_sweep():
     told = prose()
     for words in (
         f"here between {sizes[pays - 1]:.0f} and {sizes[pays]:.0f} samples",
-        f"The loss stays near {loss} ms",
+        f"The lost time stays near {loss} ms",
         f"({loss} ÷ {alone[1]} × 32 = {32 * loss / alone[1]:.0f} samples)",
         f"eight times as many samples take only {alone[-1] / alone[0]:.1f} times as "
         "long",
         f"({alone[-1]} − {alone[0]}) ÷ (128 − 16) = {each} ms for each sample",
-        f"the loss of {loss} ms at 16 + ({loss} − {alone[0]}) ÷ {each} = "
+        f"reaches {loss} ms at 16 + ({loss} − {alone[0]}) ÷ {each} = "
         f"{16 + (loss - alone[0]) / each:.0f} samples",
     ):
         assert words in told, words

@@ -287,11 +287,8 @@ def test_what_the_page_says_of_the_measured_runs_holds():
     kept = json.loads((ROOT / "figures" / f"{STEM}_measured.json").read_text())
     page = nbformat.read(ROOT / "notebooks" / f"{STEM}.ipynb", 4)
     prose = "\n".join(c.source for c in page.cells if c.cell_type == "markdown")
-    assert (
-        "20 jobs of four ranks. In each job one rank was lost, and there was one"
-        in prose
-    )
-    assert "restart: none ended well. With own stores, all 20 did." in prose
+    assert "20 jobs of four ranks, each with one lost rank and one restart:" in prose
+    assert "none ended well. With own stores, all 20 did." in prose
     assert (kept["jobs"], kept["one store"], kept["own stores"]) == (20, 0, 20)
     assert "with a time-out of ten seconds" in prose and kept["time-out"] == 10
     short, long = kept["cut"]["5"], kept["cut"]["20"]

@@ -23,7 +23,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # here: once there is a group, this would keep it alive
+import torch.distributed.nn  # early: imported later, it keeps the group alive
 '''
 TAIL = '''
 def own_device():
