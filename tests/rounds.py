@@ -36,6 +36,7 @@ def taught(stem: str) -> ModuleType:
 
 def told(stem: str) -> dict[str, Callable]:
     """Return the functions that stand in a lesson's notebook."""
+    sys.path.append(str(ROOT / "notebooks"))  # their imports begin there
     page = json.loads((ROOT / f"notebooks/{stem}.ipynb").read_text("utf-8"))
     cells = ["".join(c["source"]) for c in page["cells"] if c["cell_type"] == "code"]
     lines = [line for cell in cells for line in ast.parse(cell).body]
