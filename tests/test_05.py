@@ -7,12 +7,17 @@ from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
 
+import nbformat
 import pytest
+import torch
+from lesson import quoted
 from ringside import Player, RankFailed, check, torchrun
 from ringside.draw.player import Picture, alike, image, lines, spelt
 from ringside.draw.timeline import describe, frame, rows
 from ringside.draw.timeline_layout import LANE
 from ringside.recording import Recording, read
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 DDP = "05_distributed_data_parallel"
 EXACT = (512 * 512 + 512) * 4 / 2**20  # MiB of a layer: such a bucket is full
@@ -331,3 +336,84 @@ def right_order(full):
 def test_launch_order(launch, says, capsys):
     check.launch_order(launch)
     assert says in capsys.readouterr().out
+
+
+class Six(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(512, 512) for _ in range(6))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def compiled(rank, world_size):
+    """Say of each way how torch cut the model, and when the first all-reduce begins."""
+    from torch._dynamo.testing import CompileCounterWithBackend  # takes its time
+
+    grads = []
+    for way, cuts in [
+        ("plain", True),
+        ("model.compile", True),
+        ("wrapped first", True),
+        ("model.compile", False),
+        ("wrapped first", False),
+    ]:
+        torch._dynamo.reset()
+        torch._dynamo.config.optimize_ddp = cuts
+        pieces = CompileCounterWithBackend("aot_eager")  # needs no compiler of C++
+        torch.manual_seed(0)
+        model = Six()
+        if way == "model.compile":
+            model.compile(backend=pieces)
+        ddp = nn.parallel.DistributedDataParallel(model)
+        if way == "wrapped first":
+            ddp = torch.compile(ddp, backend=pieces)
+        for _ in range(3):
+            ddp.zero_grad()
+            with profile(activities=[ProfilerActivity.CPU]) as trace:
+                ddp(torch.full((8, 512), rank + 1.0)).square().mean().backward()
+        events = sorted(trace.events(), key=lambda event: event.time_range.start)
+        names = [event.name for event in events]
+        first = names[: names.index("c10d::allreduce_")].count("aten::mm")
+        cut = pieces.frame_count or "–"
+        print(way, cuts, f"| {cut} | {first} of {names.count('aten::mm')} |", sep="; ")
+        print(next(iter(ddp.state_dict())))
+        grads.append(model.layers[0].weight.grad.clone())
+    print(all(torch.allclose(grad, grads[0]) for grad in grads))
+
+
+def test_what_the_page_says_of_a_compiled_model():
+    run = torchrun(compiled, ranks=2, quiet=True)
+    cells = nbformat.read(ROOT / "notebooks" / f"{DDP}.ipynb", 4).cells
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    assert quoted(DDP, "model.compile()").splitlines() == [
+        "model.compile()",
+        "ddp = DistributedDataParallel(model)",
+    ]
+    said = [line for line in run.lines[0] if ";" in line]
+    rows = {tuple(line.split("; ")[:2]): line.split("; ")[2] for line in said}
+    assert f"| not compiled {rows['plain', 'True']}\n" in text
+    for way in ("model.compile", "wrapped first"):
+        assert f"| compiled {rows[way, 'True']}\n" in text
+        without = "compiled, with `torch._dynamo.config.optimize_ddp = False`"
+        assert f"| {without} {rows[way, 'False']}\n" in text
+    names = [line for line in run.lines[0] if "weight" in line]
+    assert names[1] == names[0] == "module.layers.0.weight"
+    assert names[2] == "_orig_mod." + names[0]
+    assert run.lines[0][-1] == "True"
+
+
+@pytest.mark.parametrize(("whole", "pieces"), [(True, 0), (False, 1)])
+def test_a_bare_sequence_does_not_compile_itself(whole, pieces):
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    seen, model = CompileCounterWithBackend("aot_eager"), nn.Sequential(nn.Linear(1, 1))
+    if whole:
+        model.compile(backend=seen)
+    else:
+        model = torch.compile(model, backend=seen)
+    model(torch.ones(1, 1))
+    assert seen.frame_count == pieces
