@@ -8,6 +8,8 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+import torch.distributed as dist
+from lesson import quoted
 from ringside import RankFailed, check, torchrun
 from ringside.draw.player import spelt
 from torch import nn
@@ -238,3 +240,64 @@ def test_the_notebooks_layer_is_that_of_the_script():
     )
     cells = nbformat.read(ROOT / "notebooks" / f"{HABITS}.ipynb", 4).cells
     assert layer in [cell.source for cell in cells]
+
+
+class Sum(nn.Module):
+    """Has the output weight × x, so the gradient of its sum is the sum of x."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        if x.min() < 0:
+            raise torch.OutOfMemoryError("made up")
+        return self.weight * x
+
+
+def skipping(rank, world_size, text):
+    """Print the gradients of three steps; in the second one, rank 1 can't go on."""
+    exec(text, names := {"torch": torch, "dist": dist})
+    ddp, seen = DistributedDataParallel(Sum()), []
+    for step in range(3):
+        ddp.zero_grad()
+        failing = (rank, step) == (1, 1)
+        batch = torch.tensor([-1.0 if failing else 10.0 * step + rank])
+        try:
+            if text:
+                done = names["step_or_skip"](ddp, batch)
+            else:
+                ddp(batch).sum().backward()
+                done = True
+            seen.append(ddp.module.weight.grad.item() if done else "skip")
+        except torch.OutOfMemoryError:
+            seen.append("skip")
+        except RuntimeError:
+            seen.append("error")
+    print(*seen)
+
+
+def test_all_ranks_skip_a_batch_or_none_does():
+    together = quoted(HABITS, "def step_or_skip")
+    run = torchrun(skipping, together, ranks=2, quiet=True)
+    assert run.lines == {0: ["0.5 skip 20.5"], 1: ["0.5 skip 20.5"]}
+    alone = torchrun(skipping, "", ranks=2, quiet=True)
+    assert alone.lines == {0: ["0.5 15.5 error"], 1: ["0.5 skip 15.5"]}
+
+
+def by_tokens(rank, world_size, text):
+    exec(text, names := {"torch": torch, "dist": dist, "nullcontext": nullcontext})
+    pieces = [[[2.0], [4.0, 5.0, 6.0]], [[10.0, 10.0], [7.0]]][rank]
+    ddp = DistributedDataParallel(Sum())
+    names["mean_of_tokens"](ddp, [torch.tensor(piece) for piece in pieces])
+    print(f"{ddp.module.weight.grad.item():.3f}")
+    ddp.zero_grad()
+    for piece in pieces:
+        with nullcontext() if piece is pieces[-1] else ddp.no_sync():
+            (ddp(torch.tensor(piece)).mean() / len(pieces)).backward()
+    print(f"{ddp.module.weight.grad.item():.3f}")
+
+
+def test_the_mean_over_tokens_is_not_the_mean_of_pieces():
+    run = torchrun(by_tokens, quoted(HABITS, "mean_of_tokens"), ranks=2, quiet=True)
+    assert run.lines == {0: ["6.286", "6.000"], 1: ["6.286", "6.000"]}

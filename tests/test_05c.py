@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from lesson import code_with
+from lesson import code_with, quoted
 from ringside import RankFailed, check, load, torchrun
 from ringside.check.moves import right
 from ringside.draw.player import spelt
@@ -239,3 +239,37 @@ def test_averages(function, says, capsys):
 def test_drift(answers, says, capsys):
     check.drift(*answers)
     assert says in capsys.readouterr().out
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = (nn.Linear(1, 1, bias=False) for _ in range(2))
+        nn.init.ones_(self.a.weight)
+        nn.init.ones_(self.b.weight)
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
+def tied(rank, world_size, first):
+    model = Two()
+    if first:
+        model.b.weight = model.a.weight
+    ddp = DistributedDataParallel(model)
+    model.b.weight = model.a.weight
+    for step in (1, 2):
+        ddp.zero_grad()
+        ddp(torch.tensor([rank + 1.0])).sum().backward()
+        print(step, model.a.weight.grad.item())
+        dist.barrier()
+
+
+def test_a_shared_weight_is_averaged_if_it_was_shared_before_wrapping():
+    tie, wrap = quoted(STEM, "model.b.weight").splitlines()
+    assert tie.endswith("= model.a.weight") and "DistributedDataParallel" in wrap
+    run = torchrun(tied, True, ranks=2, quiet=True)
+    assert run.lines == {0: ["1 3.0", "2 3.0"], 1: ["1 3.0", "2 3.0"]}
+    with pytest.raises(RankFailed, match="Expected to have finished reduction") as late:
+        torchrun(tied, False, ranks=2, quiet=True)
+    assert late.value.run.lines == {0: ["1 2.0"], 1: ["1 4.0"]}

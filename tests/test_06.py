@@ -1,6 +1,7 @@
 """Tests lesson 06: the benchmark, the race drawn from it, and the checkers."""
 
 import copy
+import itertools
 import json
 import re
 import runpy
@@ -15,12 +16,14 @@ import bench_start
 import nbformat
 import pytest
 import torch
+from lesson import quoted
 from ringside import Player, RankFailed, Recording, check, load, still, torchrun
 from ringside.draw import race
 from ringside.draw.chart import bars
 from ringside.draw.player import animate
 from ringside.recording import read
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = "06_dp_vs_ddp"
@@ -404,3 +407,20 @@ RIGHT = {"a": "loaders", "b": "order", "c": "warm-up", "d": "batch"}
 def test_flaws(answers, says, capsys):
     check.flaws(**answers)
     assert says in capsys.readouterr().out
+
+
+def late(rank, world_size, text):
+    exec(text, names := {"torch": torch, "time": time})
+    pauses = (time.sleep(0.3 * rank) for _ in itertools.count())
+    batches = (torch.ones(8, 64) for _ in pauses)
+    ddp = DistributedDataParallel(nn.Linear(64, 64))
+    print(*names["where_time_goes"](ddp, batches))
+
+
+def test_a_slow_loader_is_seen_in_the_backward_of_the_others():
+    text = quoted(SCRIPT, "def where_time_goes")
+    run = torchrun(late, text, ranks=2, quiet=True)
+    load, _, backward = map(float, run.lines[0][0].split())
+    assert backward > load
+    load, _, backward = map(float, run.lines[1][0].split())
+    assert load >= 300 and load > backward

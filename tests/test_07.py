@@ -1,5 +1,6 @@
 """Tests lesson 07: the sampler rebuilt, the script's audit, the grid, the checkers."""
 
+import functools
 import importlib.util
 import itertools
 import re
@@ -397,3 +398,22 @@ def last_again(n, r, w, s, e):
 def test_my_share(function, says, capsys):
     check.my_share(function)
     assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_the_quoted_batches_have_room_and_like_lengths_and_leave_nobody_alone(
+    world_size,
+):
+    exec(quoted(SCRIPT, "def deal_batches"), names := {"torch": torch})
+    lengths = torch.randint(5, 100, (400,)).tolist()
+    deal = functools.partial(names["deal_batches"], lengths, 512)
+    shares = [deal(rank, world_size, epoch=3) for rank in range(world_size)]
+    assert len({len(share) for share in shares}) == 1
+    batches = [batch for share in shares for batch in share]
+    seen = Counter(itertools.chain(*batches))
+    assert set(seen) == set(range(400)), "nobody is left out"
+    assert all(max(map(lengths.__getitem__, b)) * len(b) <= 512 for b in batches)
+    for together in zip(*shares):
+        longest = [max(map(lengths.__getitem__, batch)) for batch in together]
+        assert world_size == 1 or max(longest) - min(longest) < 40
+    assert deal(0, world_size, epoch=4) != shares[0]

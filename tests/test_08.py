@@ -10,7 +10,7 @@ import nbformat
 import pytest
 import torch
 import torch.distributed as dist
-from lesson import functions_of
+from lesson import functions_of, quoted
 from ringside import Player, RankFailed, check, load, still, torchrun
 from torch import nn
 from torch.nn.functional import batch_norm
@@ -362,3 +362,38 @@ def test_join(function, says, capsys):
 def test_what_it_sends(answers, says, capsys):
     check.what_it_sends(*answers)
     assert says in capsys.readouterr().out
+
+
+def contrast(rank, world_size, text):
+    """Print the gradient of own output × mean of all, by how the outputs come."""
+    exec(text, names := {"torch": torch, "dist": dist})
+
+    def plain(own):
+        rows = [torch.empty_like(own) for _ in range(world_size)]
+        dist.all_gather(rows, own)
+        return rows
+
+    def own_in_its_place(own):
+        rows = plain(own)
+        rows[rank] = own
+        return torch.stack(rows)
+
+    gathers = lambda own: torch.stack(plain(own)), own_in_its_place
+    for gather in (*gathers, names["Gather"].apply):
+        model = nn.Linear(1, 1, bias=False)
+        nn.init.ones_(model.weight)
+        ddp = DistributedDataParallel(model)
+        own = ddp(torch.tensor([1.0 + 2 * rank]))
+        (own * gather(own).mean()).backward()
+        print(f"{model.weight.grad.item():.1f}")
+
+
+def test_what_the_page_says_of_a_loss_over_all_ranks():
+    run = torchrun(contrast, quoted(NORM, "class Gather"), ranks=2, quiet=True)
+    assert run.lines[0] == run.lines[1]
+    page = nbformat.read(ROOT / "notebooks" / f"{NORM}.ipynb", 4).cells
+    text = "\n".join(cell.source for cell in page if cell.cell_type == "markdown")
+    _, table = text.split("| how the outputs come | gradient with DDP |\n|---|---|\n")
+    rows = table.split("\n\n")[0].splitlines()
+    assert [row.split("|")[2].strip() for row in rows] == run.lines[0]
+    assert run.lines[0][-1] == "8.0", "the square of the mean, (1 + 3) / 2, and 2 × it"

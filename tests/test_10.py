@@ -114,7 +114,8 @@ def kill_while_saving(folder: Path, program: str, seconds: float) -> int:
 def means(rank, world_size, text):
     """Print a running mean of weights that begins after wrapping, and the weights."""
     torch.manual_seed(rank)
-    ddp = DistributedDataParallel(torch.nn.Linear(2, 1))
+    layers = torch.nn.Linear(2, 1), torch.nn.BatchNorm1d(1)
+    ddp = DistributedDataParallel(torch.nn.Sequential(*layers))
     names = {"torch": torch, "copy": copy, "ddp": ddp}
     exec(text, names)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
@@ -125,6 +126,8 @@ def means(rank, world_size, text):
         names["follow"](names["mean"], ddp.module)
     print([weight.tolist() for weight in names["mean"].parameters()])
     print([weight.tolist() for weight in ddp.module.parameters()])
+    assert names["mean"][1].running_mean.equal(ddp.module[1].running_mean)
+    assert ddp.module[1].running_mean.any()
 
 
 def test_all_ranks_keep_the_same_running_mean_of_the_weights():

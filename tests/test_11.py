@@ -10,6 +10,7 @@ import pytest
 import rounds
 import torch
 import torch.distributed as dist
+from lesson import quoted
 from ringside import RankFailed, WrongRecording, check, load, still, torchrun
 from ringside.draw.player import animate, spelt
 from ringside.recording import Recording
@@ -326,3 +327,51 @@ def right(scale, good_steps, found_inf):
 def test_next_scale(function, says, capsys):
     check.next_scale(function)
     assert says in capsys.readouterr().out
+
+
+def guarded(rank, world_size, text):
+    """Take three steps, of which rank 1 has a NaN in the second."""
+    exec(text, names := {"torch": torch, "nn": nn})
+    ddp = DistributedDataParallel(nn.Linear(1, 1, bias=False))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = ddp(torch.tensor([math.nan if (rank, step) == (1, 1) else 1.0])).sum()
+        loss.backward()
+        print(names["guarded_step"](ddp, optimizer, loss))
+    print(ddp.module.weight.isfinite().item())
+
+
+def test_all_ranks_skip_a_step_with_a_nan_and_one_says_that_it_was_its_own():
+    run = torchrun(guarded, quoted(STEM, "def guarded_step"), ranks=2, quiet=True)
+    assert run.lines[0] == ["True", "False", "True", "True"]
+    assert run.lines[1] == ["True", "my loss is nan", "False", "True", "True"]
+
+
+def sparse(rank, world_size):
+    ddp = DistributedDataParallel(nn.Embedding(1000, 4, sparse=True))
+    ddp(torch.tensor([[7], [7, 8, 9]][rank])).sum().backward()
+    grad = ddp.module.weight.grad
+    print(grad._values().numel(), grad.to_dense()[6:11, 0].tolist())
+    for kind in (torch.optim.SGD, torch.optim.SparseAdam, torch.optim.AdamW):
+        try:
+            kind(ddp.parameters(), lr=0.1).step()
+            print(f"{kind.__name__} takes it")
+        except RuntimeError:
+            print(f"{kind.__name__} refuses")
+    try:
+        nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
+    except (RuntimeError, NotImplementedError):
+        print("clipping refuses")
+
+
+def test_ddp_averages_a_sparse_gradient_of_different_rows():
+    run = torchrun(sparse, ranks=2, quiet=True)
+    assert run.lines[0] == run.lines[1]
+    assert run.lines[0] == [
+        "12 [0.0, 1.0, 0.5, 0.5, 0.0]",
+        "SGD takes it",
+        "SparseAdam takes it",
+        "AdamW refuses",
+        "clipping refuses",
+    ]
