@@ -17,6 +17,7 @@ from ringside.draw.timeline import describe, frame, rows
 from ringside.draw.timeline_layout import LANE
 from ringside.recording import Recording, read
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.profiler import ProfilerActivity, profile
 
 DDP = "05_distributed_data_parallel"
@@ -417,3 +418,35 @@ def test_only_a_forward_of_your_own_compiles_itself(model, pieces):
     model.compile(backend=seen)
     model(torch.ones(1, 512))
     assert seen.frame_count == pieces
+
+
+class Adapted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.up = nn.Linear(1024, 1024), nn.Linear(8, 1024, bias=False)
+        self.down = nn.Linear(1024, 8, bias=False)
+
+    def forward(self, x):
+        return self.layer(x) + self.up(self.down(x))
+
+
+def travels(rank, world_size, frozen):
+    model, sent = Adapted(), []
+    model.layer.requires_grad_(not frozen)
+    ddp = nn.parallel.DistributedDataParallel(model)
+
+    def hook(_, bucket):
+        sent.append(bucket.buffer().nbytes)
+        return allreduce_hook(None, bucket)
+
+    ddp.register_comm_hook(None, hook)
+    ddp(torch.ones(1, 1024)).sum().backward()
+    print(f"{sum(sent):,}")
+
+
+@pytest.mark.parametrize(("frozen", "said"), [(False, "4,263,936"), (True, "65,536")])
+def test_frozen_weights_do_not_travel(frozen, said):
+    run = torchrun(travels, frozen, ranks=2, quiet=True)
+    assert run.lines == {0: [said], 1: [said]}
+    cells = nbformat.read(ROOT / "notebooks" / f"{DDP}.ipynb", 4).cells
+    assert any(f" {said} bytes " in cell.source for cell in cells)
