@@ -376,9 +376,9 @@ def contrast(rank, world_size, text):
     def own_in_its_place(own):
         rows = plain(own)
         rows[rank] = own
-        return torch.stack(rows)
+        return torch.cat(rows)
 
-    gathers = lambda own: torch.stack(plain(own)), own_in_its_place
+    gathers = lambda own: torch.cat(plain(own)), own_in_its_place
     for gather in (*gathers, names["Gather"].apply):
         model = nn.Linear(1, 1, bias=False)
         nn.init.ones_(model.weight)

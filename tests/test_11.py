@@ -1,6 +1,7 @@
 """Tests lesson 11: which bits are lost, and that a scaled loss brings them back."""
 
 import copy
+import functools
 import math
 import runpy
 from pathlib import Path
@@ -353,7 +354,10 @@ def sparse(rank, world_size):
     ddp(torch.tensor([[7], [7, 8, 9]][rank])).sum().backward()
     grad = ddp.module.weight.grad
     print(grad._values().numel(), grad.to_dense()[6:11, 0].tolist())
-    for kind in (torch.optim.SGD, torch.optim.SparseAdam, torch.optim.AdamW):
+    decays = functools.partial(torch.optim.SGD, weight_decay=0.1)
+    decays.__name__ = "weight decay"
+    kinds = torch.optim.SGD, torch.optim.SparseAdam, torch.optim.AdamW, decays
+    for kind in kinds:
         try:
             kind(ddp.parameters(), lr=0.1).step()
             print(f"{kind.__name__} takes it")
@@ -373,5 +377,6 @@ def test_ddp_averages_a_sparse_gradient_of_different_rows():
         "SGD takes it",
         "SparseAdam takes it",
         "AdamW refuses",
+        "weight decay refuses",
         "clipping refuses",
     ]
