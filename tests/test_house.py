@@ -306,6 +306,9 @@ def test_a_notebook_reads_well(path):
         c for c in cells(path, "code") if re.search(r"^\s*[!%]", c, re.MULTILINE)
     ]
     assert not launched, "`!` and `%%` hide failures: launch with torchrun(...)"
+    prose = "\n\n".join(cells(path, "markdown"))
+    swallowed = re.findall(r"</details>\n(?!<details)(.+)", prose)
+    assert not swallowed, "what follows a fold at once is not rendered: a blank line"
 
 
 def test_each_lesson_leads_to_the_next_and_back():
