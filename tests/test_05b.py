@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from lesson import quoted
-from ringside import RankFailed, check, torchrun
+from ringside import RankFailed, RankTimeout, check, torchrun
 from ringside.draw.player import spelt
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -255,10 +255,13 @@ class Sum(nn.Module):
         return self.weight * x
 
 
-def skipping(rank, world_size, text):
+def skipping(rank, world_size, text, buffers=False):
     """Print the gradients of three steps; in the second one, rank 1 can't go on."""
     exec(text, names := {"torch": torch, "dist": dist})
-    ddp, seen = DistributedDataParallel(Sum()), []
+    model, seen = Sum(), []
+    if buffers:
+        model.register_buffer("steps", torch.zeros(1))
+    ddp = DistributedDataParallel(model)
     for step in range(3):
         ddp.zero_grad()
         failing = (rank, step) == (1, 1)
@@ -281,6 +284,11 @@ def test_all_ranks_skip_a_batch_or_none_does():
     together = quoted(HABITS, "def step_or_skip")
     run = torchrun(skipping, together, ranks=2, quiet=True)
     assert run.lines == {0: ["0.5 skip 20.5"], 1: ["0.5 skip 20.5"]}
+    run = torchrun(skipping, together, True, ranks=2, quiet=True)
+    assert run.lines == {0: ["0.5 skip 20.5"], 1: ["0.5 skip 20.5"]}
+    with pytest.raises(RankTimeout) as hangs:
+        torchrun(skipping, "", True, ranks=2, quiet=True, timeout=10)
+    assert hangs.value.run.lines == {0: [], 1: []}, "the job hangs"
     alone = torchrun(skipping, "", ranks=2, quiet=True)
     assert alone.lines == {0: ["0.5 15.5 error"], 1: ["0.5 skip 15.5"]}
 
