@@ -12,6 +12,7 @@ import nbformat
 import pytest
 import torch
 import torch.distributed as dist
+from lesson import quoted
 from ringside import RankFailed, check, load, still, torchrun
 from ringside.draw import player, timeline
 from ringside.draw.retell import COPIES, copies
@@ -348,3 +349,13 @@ def test_collect(function, says, capsys):
 def test_collect_takes_what_is_right(capsys):
     check.collect(lambda outputs: right(list(outputs)))
     assert capsys.readouterr().out.startswith("right: ")
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_file_of_a_wrapped_model_loads(wrapped, tmp_path):
+    """And so does one of a bare model: the names are only changed if they must be."""
+    old, new = nn.Linear(2, 1), nn.Linear(2, 1)
+    torch.save((nn.DataParallel(old) if wrapped else old).state_dict(), tmp_path / "a")
+    code = quoted(STEM, "consume_prefix_in_state_dict_if_present")
+    exec(code, {"torch": torch, "path": tmp_path / "a", "model": new})
+    assert new.weight.equal(old.weight)

@@ -1,5 +1,6 @@
 """Tests lesson 05b: what its script prints and records, and its checkers."""
 
+import itertools
 import re
 from contextlib import nullcontext
 from inspect import signature
@@ -9,7 +10,7 @@ import nbformat
 import pytest
 import torch
 import torch.distributed as dist
-from lesson import quoted
+from lesson import code_with, quoted
 from ringside import RankFailed, RankTimeout, check, torchrun
 from ringside.draw.player import spelt
 from torch import nn
@@ -313,3 +314,39 @@ def by_tokens(rank, world_size, text):
 def test_the_mean_over_tokens_is_not_the_mean_of_pieces():
     run = torchrun(by_tokens, quoted(HABITS, "mean_of_tokens"), ranks=2, quiet=True)
     assert run.lines == dict.fromkeys(range(2), ["6.286", "6.000", "2.500"])
+
+
+SIGNS = 1, 1, 1, -1, 1, 1, 1, -1, -1, -1
+
+
+class Sometimes(nn.Module):
+    """Two weights, of which the second one is not always used."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+
+    def forward(self, x):
+        """Return a sum whose gradients are |x|, and for b 0 where x is negative."""
+        return (self.a(x.abs()) + (self.b(x) if x > 0 else 0)).sum()
+
+
+def in_groups(rank, world_size, text, accumulate):
+    """Print how many pieces each group has, and the gradients of all ranks."""
+    exec(text, names := {"itertools": itertools})
+    exec(accumulate, names)
+    batches = [torch.tensor([[sign * (rank + 1.0)]]) for sign in SIGNS]
+    ddp = DistributedDataParallel(Sometimes(), find_unused_parameters=True)
+    for group in names["groups"](batches, 4):
+        names["accumulate"](ddp, group)
+        grads = [weight.grad for weight in ddp.parameters()]
+        print(len(group), *(None if g is None else f"{g.item():g}" for g in grads))
+        ddp.zero_grad()
+
+
+def test_a_last_group_is_shorter_and_a_layer_may_miss_some_pieces():
+    accumulate = code_with(HABITS, "(model(pieces[-1]) / len(pieces)).backward()")
+    texts = quoted(HABITS, "def groups"), accumulate.source
+    run = torchrun(in_groups, *texts, ranks=2, quiet=True)
+    lines = ["4 1.5 1.125", "4 1.5 1.125", "2 1.5 None"]
+    assert run.lines == {0: lines, 1: lines}

@@ -273,3 +273,40 @@ def test_a_shared_weight_is_averaged_if_it_was_shared_before_wrapping():
     with pytest.raises(RankFailed, match="Expected to have finished reduction") as late:
         torchrun(tied, False, ranks=2, quiet=True)
     assert late.value.run.lines == {0: ["1 2.0"], 1: ["1 4.0"]}
+
+
+class Scaled(nn.Module):
+    """A loss that learns its own scale."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(1))
+
+    def forward(self, outputs, targets):
+        squares = (outputs - targets).square().mean()
+        return squares * torch.exp(-self.scale) + self.scale
+
+
+def learns_its_loss(rank, world_size, text, watch):
+    """Print the gradient of the loss's weight, if the loss is beside DDP or inside."""
+    exec(text, names := {"nn": nn, "torch": torch, "dist": dist})
+    exec(watch, names)
+    for inside in (False, True):
+        torch.manual_seed(0)
+        model, loss = nn.Linear(1, 1), Scaled()
+        x = torch.tensor([[rank + 1.0]])
+        if inside:
+            ddp = DistributedDataParallel(names["Task"](model, loss))
+            ddp(x, 2 * x).backward()
+        else:
+            ddp = DistributedDataParallel(model)
+            loss(ddp(x), 2 * x).backward()
+        print(f"{loss.scale.grad.item():.1f}", names["not_averaged"](ddp))
+
+
+def test_a_weight_of_the_loss_is_averaged_if_the_loss_is_wrapped_too():
+    watch = code_with(STEM, "def not_averaged").source
+    run = torchrun(learns_its_loss, quoted(STEM, "class Task"), watch, **HOW)
+    assert run.lines == {0: ["-1.2 []", "-6.1 []"], 1: ["-11.1 []", "-6.1 []"]}
+    page = (SCRIPT.parents[1] / "notebooks" / f"{STEM}.ipynb").read_text()
+    assert "| -1.2 | -11.1 |" in page and "| -6.1 | -6.1 |" in page

@@ -3,6 +3,7 @@
 import copy
 import math
 import random
+import runpy
 import signal
 import subprocess
 import sys
@@ -134,6 +135,30 @@ def test_all_ranks_keep_the_same_running_mean_of_the_weights():
     run = torchrun(means, quoted(STEM, "def follow"), ranks=2, quiet=True, env=CPU)
     assert run.lines[0] == run.lines[1]
     assert run.lines[0][0] != run.lines[0][1]
+
+
+def keeps_best(rank, world_size, script, text, path):
+    """Keep the best of three accuracies, and print which one that is."""
+    names = runpy.run_path(script)
+    exec(text, names)
+    training, best = {"model": torch.nn.Linear(1, 1)}, 0.0
+    for step, accuracy in enumerate([0.5, 0.75, 0.25]):
+        how = path, best, accuracy, step, training, rank, world_size
+        best = names["keep_best"](*how)
+    print(best)
+
+
+def test_the_best_model_is_kept_by_all_ranks_together(tmp_path):
+    text, path = quoted(STEM, "def keep_best"), tmp_path / "best.pt"
+    run = torchrun(
+        keeps_best, str(SCRIPT), text, str(path), ranks=2, quiet=True, env=CPU
+    )
+    assert run.lines == {0: ["0.75"], 1: ["0.75"]}
+    assert torch.load(path, weights_only=True)["step"] == 1
+    alone = text.replace("if accuracy", "if rank == 0 and accuracy")
+    with pytest.raises(RankFailed):  # rank 1 has ended, or the time is up
+        how = {"ranks": 2, "quiet": True, "env": CPU, "timeout": 20}
+        torchrun(keeps_best, str(SCRIPT), alone, str(path), **how)
 
 
 @pytest.mark.parametrize(("ranks", "step"), [(2, 5), (5, 9), (1, 11), (4, 2)])

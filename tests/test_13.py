@@ -17,39 +17,6 @@ from ringside.draw.player import spelt
 STEM = "13_when_it_breaks"
 ROOT = Path(__file__).resolve().parents[1]
 CPU = {"CUDA_VISIBLE_DEVICES": ""}
-ROW = r"(?m)^\| ([^|]+) \| `([^`]+)` \| ([^|]+)\. \| (.+)\. \| \[(\w+)\]\((.+)\) \|$"
-
-
-def said(path: Path) -> str:
-    """Return all text that the cells of a notebook have printed."""
-    found = ""
-    for cell in nbformat.read(path, 4).cells:
-        for output in cell.get("outputs", []):
-            found += "".join(output.get("text", ""))
-    return found
-
-
-def catalogue() -> list[tuple[str, ...]]:
-    """Return the rows of the catalogue: symptom, message, cause, cure, lesson, file."""
-    [cell] = nbformat.read(ROOT / "notebooks" / "catalogue.ipynb", 4).cells
-    rows = re.findall(ROW, cell.source)
-    assert len(rows) == cell.source.count("\n| ") - 1 > 10, "a row has another form"
-    return rows
-
-
-@pytest.mark.parametrize("row", catalogue(), ids=lambda row: row[1][:40])
-def test_a_message_of_the_catalogue_was_said_by_its_lesson(row):
-    """Word for word: the text stands in what a cell of that lesson has printed."""
-    _, message, *_, number, name = row
-    assert name.startswith(f"{number}_")
-    assert message in said(ROOT / "notebooks" / name)
-
-
-def test_the_catalogue_is_sorted_and_one_click_away():
-    messages = [row[1].lower() for row in catalogue()]
-    assert messages == sorted(messages) and len({*messages}) == len(messages)
-    page = nbformat.read(ROOT / "notebooks" / f"{STEM}.ipynb", 4)
-    assert "](catalogue.ipynb)" in page.cells[0].source
 
 
 def stuck(rank, world_size, code):
