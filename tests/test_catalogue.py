@@ -122,7 +122,7 @@ loader = DataLoader(Stream(), batch_size=None, num_workers=0)
 len(loader), list(loader)""",
     "No backend type associated with device type cpu": """
 dist.all_reduce(one, group=dist.new_group(backend="cuda:gloo"))""",
-    "object has no attribute": """
+    "DistributedDataParallel' object has no attribute": """
 model = nn.Linear(1, 1)
 model.classes = ["cat", "dog"]
 DDP(model).classes""",
