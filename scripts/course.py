@@ -459,7 +459,8 @@ def compile_horovod(pip, cache):
         env = [f"HOROVOD_WITH_{name}=1" for name in ("PYTORCH", "GLOO")]
         env += [f"HOROVOD_WITHOUT_{name}=1" for name in ("TENSORFLOW", "MXNET", "MPI")]
         env += [f"CXX={compiler}", f"PYTHONPATH={own}", f"TMPDIR={folder}"]
-        env += [f"MAKEFLAGS=-j{os.cpu_count()}", "CMAKE_POLICY_VERSION_MINIMUM=3.5"]
+        env += ["CMAKE_POLICY_VERSION_MINIMUM=3.5"]
+        env += [f"MAKEFLAGS=-j{min(8, os.cpu_count() or 1)}"]  # a server has many
         run(*pip, "install", "--quiet", "--target", own, *HOROVOD_BUILDS)
         line = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(wheels)]
         with patience("Compiling Horovod, which takes 2 to 8 minutes"):
