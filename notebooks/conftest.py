@@ -1,6 +1,31 @@
-"""Closes three holes through which nbval lets a notebook pass that did not work."""
+"""Closes three holes through which nbval lets a notebook pass that did not work.
 
+And it starts a kernel again that died of a port which somebody else took.
+"""
+
+import nbval.kernel
 import pytest
+
+
+def twice(start):
+    """Return a start that tries once more if the kernel dies while it starts.
+
+    Jupyter looks for free ports, and the kernel opens them a second later. Meanwhile a
+    rank, or another kernel, may have taken one of them.
+    """
+
+    def start_new_kernel(*args, **kwargs):
+        try:
+            return start(*args, **kwargs)
+        except RuntimeError as error:
+            if "Kernel died" not in str(error):
+                raise
+            return start(*args, **kwargs)
+
+    return start_new_kernel
+
+
+nbval.kernel.start_new_kernel = twice(nbval.kernel.start_new_kernel)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -1,7 +1,9 @@
 """Proves that a notebook which did not work turns the run red."""
 
 import os
+import runpy
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -10,6 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import nbformat
+import nbval.kernel
 import psutil
 import pytest
 
@@ -109,3 +112,33 @@ def test_what_worked_stays_green(verdicts):
 
 def test_a_cell_that_hangs_leaves_no_process(verdicts):
     assert verdicts[1] == []
+
+
+@pytest.mark.parametrize("unlucky", [1, 2])
+def test_a_kernel_that_lost_its_port_is_started_once_more(unlucky, monkeypatch):
+    """As many starts as it says find a port taken that Jupyter had found free."""
+    monkeypatch.setattr(nbval.kernel, "start_new_kernel", nbval.kernel.start_new_kernel)
+    runpy.run_path(str(ROOT / "notebooks" / "conftest.py"))
+    begun = []
+
+    class Manager(nbval.kernel.KernelManager):
+        def start_kernel(self, **how):
+            begun.append(self)
+            if len(begun) <= unlucky:
+                self.cache_ports = False
+                self.hb_port = self.shell_port = taken.getsockname()[1]
+            super().start_kernel(**how, stdout=subprocess.DEVNULL)
+
+    monkeypatch.setattr(nbval.kernel, "KernelManager", Manager)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        how = {"kernel_name": "python3", "stderr": subprocess.DEVNULL}
+        if unlucky == 2:
+            with pytest.raises(RuntimeError, match="Kernel died"):
+                nbval.kernel.start_new_kernel(**how)
+        else:
+            manager, client = nbval.kernel.start_new_kernel(**how)
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)
+    assert len(begun) == 2
