@@ -14,19 +14,14 @@ With --record PATH, rank 0 keeps what each rank knew, one JSON object per line.
 The last line begins with "ok". The lesson: notebooks/00_start_here.ipynb
 """
 
-import gc
-import json
 import os
-import shlex
-import sys
-import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
+
+from shared import Parser, leave, own_device, save_recording, start
 
 PHASES = {
     "start": "torchrun has started the ranks and told each one who it is.",
@@ -41,54 +36,9 @@ def where(rank, per_node):
     return node, local_rank
 
 
-def save_recording(path, events, **header):
-    """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
-    gathered = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, events)
-    rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
-    if path and dist.get_rank() == 0:
-        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
-        part = Path(f"{path}.part")
-        part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
-        part.replace(path)
-    return rows
-
-
-class Parser(ArgumentParser):
-    def error(self, message):
-        """Say in one line what is wrong, and once: rank 0 speaks, and leaves first."""
-        if os.environ.get("RANK", "0") != "0":
-            time.sleep(1)
-            self.exit(2)
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
-def start(parser):
-    """Return the arguments, this rank and the number of ranks."""
-    parser.add_argument("--record", type=Path, metavar="PATH", help="a file to write")
-    args = parser.parse_args()
-    if "RANK" not in os.environ:
-        path = shlex.quote(sys.argv[0])
-        parser.error(f"try torchrun --standalone --nproc-per-node 4 {path}")
-    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
-        parser.error(f"--record must be a file in a folder, not {args.record}")
-    return args, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-
-
-def own_device():
-    """Return a GPU for this rank and nccl, or if they are too few, the CPU and gloo."""
-    gpus, local_rank = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
-    if gpus >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        torch.cuda.set_device(local_rank)
-        return torch.device("cuda", local_rank), "nccl"
-    if gpus and local_rank == 0:
-        print(f"too few GPUs ({gpus}): all ranks use the CPU", file=sys.stderr)
-    return torch.device("cpu"), "gloo"
-
-
 @errors.record  # torchrun hears of an exception in here
 def main():
-    parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     args, rank, world_size = start(parser)
     device, backend = own_device()
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
@@ -123,6 +73,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    gc.collect()  # what main leaves behind can keep the group alive
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    leave()

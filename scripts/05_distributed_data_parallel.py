@@ -3,31 +3,24 @@
     torchrun --standalone --nproc-per-node 4 scripts/05_distributed_data_parallel.py
     torchrun --standalone --nproc-per-node gpu scripts/05_distributed_data_parallel.py
 
-The first line needs no GPU; the second gives each GPU a rank. Try --method buckets, one
-way only, or --bucket-mb 2, larger buckets than DDP's first. With --record PATH, rank 0
-keeps what happened when, of flat and buckets, on CPUs. The last line begins with "ok".
-The lesson: notebooks/05_distributed_data_parallel.ipynb
+The first line needs no GPU; the second gives each GPU a rank. Try --method buckets, or
+--bucket-mb 2. With --record PATH, rank 0 keeps when flat and buckets do what, on CPUs.
+The last line begins with "ok". The lesson: notebooks/05_distributed_data_parallel.ipynb
 """
 
 import copy
-import gc
-import json
-import os
-import shlex
-import sys
-import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from datetime import date, timedelta
-from pathlib import Path
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # early: imported later, it keeps the group alive
 from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import record_function
+
+from clock import measured_on, quiet_profile
+from shared import Parser, leave, own_device, save_recording, start
 
 METHODS, DRAWN = ["each", "flat", "hooks", "buckets", "ddp"], ["flat", "buckets"]
 READY, BEGINS = "torch::autograd::AccumulateGrad", "c10d::allreduce_"  # in a profile
@@ -80,10 +73,7 @@ def buckets_of(weights, cap):
 def prepare(method, model, mb):
     """Return the model to call, and what is to be done after backward."""
     weights, begun = list(model.parameters()), []
-    if method == "each":
-        return model, lambda: [average([weight]) for weight in weights]
-    if method == "flat":
-        return model, lambda: average(weights)
+    late = {"each": [[weight] for weight in weights], "flat": [weights]}
     if method == "hooks":
         for weight in weights:
             when_ready([weight], record_function("stops")(average))
@@ -94,6 +84,8 @@ def prepare(method, model, mb):
         model = DistributedDataParallel(model, bucket_cap_mb=mb)
 
     def after():
+        for group in late.get(method, []):
+            average(group)
         while begun:
             finish(*begun.pop(0))
 
@@ -101,10 +93,10 @@ def prepare(method, model, mb):
 
 
 def one_step(model, batch, after=lambda: None):
-    """Return the gradients of a batch, in one row, and what took place when."""
+    """Return a batch's gradients in one row, what took place when, and how it began."""
     model.zero_grad()
     loss = model(batch).square().mean()
-    with profile(activities=[ProfilerActivity.CPU]) as trace:
+    with quiet_profile() as trace:
         dist.barrier()
         with record_function("backward"):
             loss.backward()
@@ -112,101 +104,42 @@ def one_step(model, batch, after=lambda: None):
             after()
         dist.barrier()  # or the end of what other threads do may be missing
     spans = [(s.name, s.time_range) for s in trace.events() if s.name in KEPT]
-    return parameters_to_vector(w.grad for w in model.parameters()), spans
-
-
-def counted(spans):
-    """Say how many all-reduces a step had, and what was ready before the first."""
-    names = [name for name, _ in spans if name in (READY, BEGINS)]
-    ready, of = names.index(BEGINS), names.count(READY)
-    return f"{names.count(BEGINS):11}  {ready:2} of {of} gradients are ready"
-
-
-def save_recording(path, events, **header):
-    """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
-    gathered = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, events)
-    rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
-    if path and dist.get_rank() == 0:
-        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
-        part = Path(f"{path}.part")
-        part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
-        part.replace(path)
-    return rows
-
-
-class Parser(ArgumentParser):
-    def error(self, message):
-        """Say in one line what is wrong, and once: rank 0 speaks, and leaves first."""
-        if os.environ.get("RANK", "0") != "0":
-            time.sleep(1)
-            self.exit(2)
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
-def start(parser):
-    """Return the arguments, this rank and the number of ranks."""
-    parser.add_argument("--record", type=Path, metavar="PATH", help="a file to write")
-    args = parser.parse_args()
-    if "RANK" not in os.environ:
-        path = shlex.quote(sys.argv[0])
-        parser.error(f"try torchrun --standalone --nproc-per-node 4 {path}")
-    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
-        parser.error(f"--record must be a file in a folder, not {args.record}")
-    return args, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-
-
-def own_device():
-    """Return a GPU for this rank and nccl, or if they are too few, the CPU and gloo."""
-    gpus, local_rank = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
-    if gpus >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        torch.cuda.set_device(local_rank)
-        return torch.device("cuda", local_rank), "nccl"
-    if gpus and local_rank == 0:
-        print(f"too few GPUs ({gpus}): all ranks use the CPU", file=sys.stderr)
-    return torch.device("cpu"), "gloo"
+    names = [name for name, _ in spans if name in (READY, BEGINS)] + [BEGINS]
+    counts = names.count(BEGINS) - 1, names.index(BEGINS), names.count(READY)
+    return parameters_to_vector(w.grad for w in model.parameters()), spans, counts
 
 
 @errors.record  # torchrun hears of an exception in here
 def main():
-    parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--method", choices=METHODS, help="one way only")
     parser.add_argument("--bucket-mb", type=float, help="MiB that make a bucket full")
     args, rank, world_size = start(parser)
     if args.bucket_mb is not None and not 0 < args.bucket_mb <= 1024:
         parser.error(f"--bucket-mb is above 0, 1024 at most, not {args.bucket_mb:g}")
-
-    device, backend = own_device()
-    if args.record:  # of gloo, whose all-reduces are seen in the profile
-        device, backend = torch.device("cpu"), "gloo"
+    seen = torch.device("cpu"), "gloo"  # whose all-reduces stand in a profile
+    device, backend = seen if args.record else own_device()
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
-
-    os.environ["KINETO_LOG_LEVEL"] = "99"  # or each profile prints two lines of its own
     torch.manual_seed(0)  # drawn on CPUs, numbers are the same on all machines
     network = nn.Sequential(*[nn.Linear(512, 512) for _ in range(6)]).to(device)
     batch = torch.randn(192 * world_size, 512).to(device)
-    right, _ = one_step(network, batch)
+    right, *_ = one_step(network, batch)
     methods = [args.method] if args.method else DRAWN if args.record else METHODS
     lines, events = ["method   all-reduces  the first begins when"], []
     for method in methods:
         model, after = prepare(method, copy.deepcopy(network), args.bucket_mb)
-        name, told = method, None
+        told = {}  # each line once: a later step may go otherwise than the first
         for _ in range(5 if args.record else 3):
-            grads, spans = one_step(model, batch[rank::world_size], after)
+            grads, spans, counts = one_step(model, batch[rank::world_size], after)
             if not (grads - right).abs().max() <= 1e-4 * right.abs().max():  # or nan
                 raise ValueError(f"{method}: not the gradients of one process")
-            if counted(spans) != told:  # a first step, or one that goes otherwise
-                told = counted(spans)
-                lines.append(f"{name:8} {told}")
-                name = "  later"
-        event = {"step": 0, "rank": rank, "method": method}
-        for what, time_range in spans:  # of the last step, in microseconds
-            span = {"what": what, "begin": time_range.start, "end": time_range.end}
-            events.append(event | span)
-
-    header = {"machine": f"{os.cpu_count()} CPU cores, {backend}", "measured": True}
-    header |= {"date": f"{date.today()}", "torch": torch.__version__.partition("+")[0]}
-    save_recording(args.record, events, picture="spans", **header)
+            line = "{:11}  {:2} of {} gradients are ready".format(*counts)
+            told.setdefault(line, "  later" if told else method)
+        lines += [f"{name:8} {line}" for line, name in told.items()]
+        for name, time in spans:  # of the last step, in microseconds
+            span = {"what": name, "begin": time.start, "end": time.end}
+            events.append({"step": 0, "rank": rank, "method": method} | span)
+    save_recording(args.record, events, picture="spans", **measured_on(backend))
     if rank == 0:
         print(*lines, sep="\n")
         print(f"ok: {world_size} ranks have the gradients of one process, each time")
@@ -214,6 +147,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    gc.collect()  # what main leaves behind can keep the group alive
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    leave()

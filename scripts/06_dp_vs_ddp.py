@@ -4,32 +4,25 @@
     torchrun --standalone --nproc-per-node gpu scripts/06_dp_vs_ddp.py
 
 Take as many ranks as you have cores, or GPUs. With --rounds 3 or --samples 20 there is
-less to wait for, and less to trust. With --record PATH, rank 0 keeps all times, one
-JSON object per line. The last line begins with "ok".
-The lesson: notebooks/06_dp_vs_ddp.ipynb
+less to wait for, and less to trust. With --record PATH, rank 0 keeps all times, as JSON
+lines. The last line begins with "ok". The lesson: notebooks/06_dp_vs_ddp.ipynb
 """
 
 import copy
-import ctypes
-import gc
-import json
-import os
-import shlex
 import statistics
-import sys
 import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date, timedelta
+from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # early: imported later, it keeps the group alive
 from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
+
+from clock import be_one_device, measured_on, slowest
+from shared import Parser, leave, own_device, save_recording, start
 
 METHODS = ["one process", "DP", "DDP"]
 STEPS = 3  # that are timed together
@@ -61,15 +54,6 @@ def train(model, forward, x, y):
         torch.cuda.synchronize()  # until the GPU has done all that it was told
 
 
-def be_one_device():
-    """Compute in one thread; keep freed memory, as GPUs do: or page faults count."""
-    torch.set_num_threads(1)
-    if sys.platform == "linux":
-        # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD (2**25 is the most), M_ARENA_MAX
-        for parameter, value in (-1, 2**30), (-3, 2**25), (-8, 1):
-            ctypes.CDLL(None).mallopt(parameter, value)
-
-
 def data_parallel(model, x, devices):
     """Do what nn.DataParallel does, on devices that are threads."""
     threads = ThreadPoolExecutor(devices)
@@ -86,13 +70,6 @@ def data_parallel(model, x, devices):
     joined = torch.cat([y.detach() for y in outputs]).requires_grad_()
     joined.register_hook(go_back)
     return joined
-
-
-def slowest(value):
-    """Return the largest value of all ranks, which go on together."""
-    value = torch.tensor(value)  # for gloo: with NCCL, GPUs would work to wait
-    dist.all_reduce(value, dist.ReduceOp.MAX)
-    return round(value.item(), 3)
 
 
 def race(device, workload, samples, rounds):
@@ -138,83 +115,32 @@ def report(workload, rows):
         print(f"{method:12}{ms:7.1f}   {low:5.1f} to {high:5.1f}   {alone / ms:.2f}")
 
 
-def save_recording(path, events, **header):
-    """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
-    gathered = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, events)
-    rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
-    if path and dist.get_rank() == 0:
-        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
-        part = Path(f"{path}.part")
-        part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
-        part.replace(path)
-    return rows
-
-
-class Parser(ArgumentParser):
-    def error(self, message):
-        """Say in one line what is wrong, and once: rank 0 speaks, and leaves first."""
-        if os.environ.get("RANK", "0") != "0":
-            time.sleep(1)
-            self.exit(2)
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
-def start(parser):
-    """Return the arguments, this rank and the number of ranks."""
-    parser.add_argument("--record", type=Path, metavar="PATH", help="a file to write")
-    args = parser.parse_args()
-    if "RANK" not in os.environ:
-        path = shlex.quote(sys.argv[0])
-        parser.error(f"try torchrun --standalone --nproc-per-node 4 {path}")
-    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
-        parser.error(f"--record must be a file in a folder, not {args.record}")
-    return args, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-
-
-def own_device():
-    """Return a GPU for this rank and nccl, or if they are too few, the CPU and gloo."""
-    gpus, local_rank = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
-    if gpus >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        torch.cuda.set_device(local_rank)
-        return torch.device("cuda", local_rank), "nccl"
-    if gpus and local_rank == 0:
-        print(f"too few GPUs ({gpus}): all ranks use the CPU", file=sys.stderr)
-    return torch.device("cpu"), "gloo"
-
-
 @errors.record  # torchrun hears of an exception in here
 def main():
-    parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--rounds", type=int, default=20, help="of all methods")
     parser.add_argument("--samples", type=int, default=160, help="in a rank's batch")
     args, rank, world_size = start(parser)
     if min(args.rounds, args.samples) < 1:
         parser.error("--rounds and --samples must be 1 or more")
-
     device, backend = own_device()
     be_one_device()
     both = "gloo" if backend == "gloo" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(both, timeout=timedelta(minutes=1))
-    rows = []
     samples = {"computes": args.samples, "communicates": max(1, args.samples // 5)}
+    rows = []
     for workload, count in samples.items():
         own = race(device, workload, count, args.rounds)
         rows += own
         if rank == 0:
             report(workload, own)
 
-    what = f"{os.cpu_count()} CPU cores" if backend == "gloo" else f"{world_size} GPUs"
-    header = {"picture": "race", "measured": True, "machine": f"{what}, {backend}"}
-    header |= {"date": f"{date.today()}", "torch": torch.__version__.partition("+")[0]}
-    header |= {"methods": METHODS, "samples": samples}
-    save_recording(args.record, [] if rank else rows, **header)
+    header = {"picture": "race", "methods": METHODS, "samples": samples}
+    save_recording(args.record, [] if rank else rows, **header, **measured_on(backend))
     if rank == 0:
         print(f"ok: all took the steps of one process, on {world_size} ranks")
 
 
 if __name__ == "__main__":
     main()
-    gc.collect()  # what main leaves behind can keep the group alive
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    leave()

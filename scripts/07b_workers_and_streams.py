@@ -7,21 +7,15 @@ With --record PATH, rank 0 keeps what every worker read, one JSON object per lin
 last line begins with "ok". The lesson: notebooks/07b_workers_and_streams.ipynb
 """
 
-import gc
-import json
-import os
-import shlex
-import sys
-import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
 from datetime import timedelta
 from itertools import islice
-from pathlib import Path
 
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from shared import Parser, leave, save_recording, start
 
 WAYS = ("nobody", "worker", "rank", "rank and worker")
 
@@ -62,43 +56,9 @@ def read_stream(stream, workers):
     return reads
 
 
-def save_recording(path, events, **header):
-    """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
-    gathered = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, events)
-    rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
-    if path and dist.get_rank() == 0:
-        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
-        part = Path(f"{path}.part")
-        part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
-        part.replace(path)
-    return rows
-
-
-class Parser(ArgumentParser):
-    def error(self, message):
-        """Say in one line what is wrong, and once: rank 0 speaks, and leaves first."""
-        if os.environ.get("RANK", "0") != "0":
-            time.sleep(1)
-            self.exit(2)
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
-def start(parser):
-    """Return the arguments, this rank and the number of ranks."""
-    parser.add_argument("--record", type=Path, metavar="PATH", help="a file to write")
-    args = parser.parse_args()
-    if "RANK" not in os.environ:
-        path = shlex.quote(sys.argv[0])
-        parser.error(f"try torchrun --standalone --nproc-per-node 4 {path}")
-    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
-        parser.error(f"--record must be a file in a folder, not {args.record}")
-    return args, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-
-
 @errors.record  # torchrun hears of an exception in here
 def main():
-    parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--samples", type=int, default=11, help="in the data set")
     parser.add_argument("--workers", type=int, default=2, help="that read for a rank")
     args, rank, world_size = start(parser)
@@ -131,6 +91,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    gc.collect()  # what main leaves behind can keep the group alive
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    leave()

@@ -6,23 +6,16 @@ GPUs are not used. With --record PATH, rank 0 keeps the means, one JSON object p
 The last line begins with "ok". The lesson: notebooks/08_batch_norm.ipynb
 """
 
-import gc
-import json
-import os
-import shlex
-import sys
-import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from datetime import timedelta
 from itertools import product
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # early: imported later, it keeps the group alive
 from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
+
+from shared import Parser, leave, save_recording, start
 
 PHASES = {
     "forward 1": "Each BatchNorm subtracts the mean of its own two samples.",
@@ -67,43 +60,9 @@ class JoinedNorm(nn.BatchNorm1d):
         return self.weight * y.to(x) + self.bias
 
 
-def save_recording(path, events, **header):
-    """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
-    gathered = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, events)
-    rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
-    if path and dist.get_rank() == 0:
-        header = {"lesson": Path(__file__).stem, "ranks": len(gathered)} | header
-        part = Path(f"{path}.part")
-        part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
-        part.replace(path)
-    return rows
-
-
-class Parser(ArgumentParser):
-    def error(self, message):
-        """Say in one line what is wrong, and once: rank 0 speaks, and leaves first."""
-        if os.environ.get("RANK", "0") != "0":
-            time.sleep(1)
-            self.exit(2)
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
-def start(parser):
-    """Return the arguments, this rank and the number of ranks."""
-    parser.add_argument("--record", type=Path, metavar="PATH", help="a file to write")
-    args = parser.parse_args()
-    if "RANK" not in os.environ:
-        path = shlex.quote(sys.argv[0])
-        parser.error(f"try torchrun --standalone --nproc-per-node 4 {path}")
-    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
-        parser.error(f"--record must be a file in a folder, not {args.record}")
-    return args, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-
-
 @errors.record  # torchrun hears of an exception in here
 def main():
-    parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     args, rank, world_size = start(parser)
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     numbers = torch.arange(1.0, 4 * world_size, 2)[:, None]  # 1 and 3, 5 and 7 ...
@@ -146,6 +105,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    gc.collect()  # what main leaves behind can keep the group alive
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    leave()

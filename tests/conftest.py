@@ -1,10 +1,11 @@
-"""Lets every test import the notebooks' helper; long files come first."""
+"""Lets every test import what notebooks and scripts share; long files come first."""
 
 import signal
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "notebooks"))
+for room in ("notebooks", "scripts"):
+    sys.path.insert(0, str(Path(__file__).parents[1] / room))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 LONG = "test_launch 06_dp_vs_ddp test_scripts test_browser 03b_collectives".split()

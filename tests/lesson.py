@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import re
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +11,7 @@ from types import ModuleType
 import nbformat
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+SCRIPTS = NOTEBOOKS.parent / "scripts"
 
 
 def code_with(stem: str, text: str) -> nbformat.NotebookNode:
@@ -48,3 +50,15 @@ def functions_of(stem: str, folder: Path) -> ModuleType:
     sys.modules[path.stem] = module  # where inspect looks for its text
     spec.loader.exec_module(module)
     return module
+
+
+def changed(stem: str, folder: Path, *changes: tuple[str, str]) -> Path:
+    """Return a lesson's script in which some texts, each there once, are others."""
+    text = (SCRIPTS / f"{stem}.py").read_text(encoding="utf-8")
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    for name in ("shared.py", "clock.py"):  # which a script needs beside it
+        shutil.copy(SCRIPTS / name, folder)
+    (folder / f"{stem}.py").write_text(text, encoding="utf-8")
+    return folder / f"{stem}.py"

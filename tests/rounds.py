@@ -28,6 +28,7 @@ TICKS = 0.02  # seconds by which the processors' clocks, which are coarse, may b
 
 def taught(stem: str) -> ModuleType:
     """Return the module that a lesson's script is."""
+    sys.path.append(str(ROOT / "scripts"))  # where it finds what all scripts share
     spec = importlib.util.spec_from_file_location("taught", ROOT / f"scripts/{stem}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -29,7 +29,8 @@ def placed(tmp_path):
     path = ROOT / "scripts" / f"{SCRIPT}.py"
 
     def run(place):
-        text = "import os, runpy\nrank = int(os.environ['RANK'])\n"
+        text = f"import os, runpy, sys\nsys.path.append({str(path.parent)!r})\n"
+        text += "rank = int(os.environ['RANK'])\n"
         text += f"os.environ |= {place}\n"
         text += f"runpy.run_path({str(path)!r}, run_name='__main__')\n"
         (tmp_path / "placed.py").write_text(text)

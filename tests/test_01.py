@@ -8,6 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+from lesson import changed
 from ringside import RankFailed, check, load, torchrun
 from ringside.draw.retell import SHARES, shares
 
@@ -45,11 +46,9 @@ def test_the_mean_of_means_is_wrong_for_three_ranks():
 )
 def test_another_gradient_is_noticed(ranks, right, wrong, says, tmp_path):
     """Whole numbers: if its last bit is another. By count: by one part in 10,000."""
-    text = PATH.read_text()
-    assert text.count(right) == 1
-    (tmp_path / PATH.name).write_text(text.replace(right, wrong))
+    path = changed(SCRIPT, tmp_path, (right, wrong))
     with pytest.raises(RankFailed, match=says):
-        torchrun(tmp_path / PATH.name, ranks=ranks, quiet=True)
+        torchrun(path, ranks=ranks, quiet=True)
 
 
 def test_what_was_recorded_adds_up():

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 import torch
 import torch.distributed as dist
-from lesson import quoted
+from lesson import changed, quoted
 from ringside import RankFailed, check, load, still, torchrun
 from ringside.draw import player, timeline
 from ringside.draw.retell import COPIES, copies
@@ -88,11 +88,9 @@ def test_what_is_recorded_passes_device_0(ranks, rows):
     ],
 )
 def test_another_gradient_is_noticed(right, wrong, tmp_path):
-    text = PATH.read_text()
-    assert text.count(right) == 1
-    (tmp_path / PATH.name).write_text(text.replace(right, wrong))
+    path = changed(STEM, tmp_path, (right, wrong))
     with pytest.raises(RankFailed, match="find another gradient"):
-        torchrun(tmp_path / PATH.name, ranks=2, quiet=True)
+        torchrun(path, ranks=2, quiet=True)
 
 
 def count(rank, world_size, threads):

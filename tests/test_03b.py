@@ -10,7 +10,7 @@ import nbformat
 import pytest
 import torch
 import torch.distributed as dist
-from lesson import functions_of
+from lesson import changed, functions_of
 from ringside import (
     Player,
     RankFailed,
@@ -219,12 +219,9 @@ def test_a_root_that_is_not_there_gets_one_line(capsys):
     ],
 )
 def test_a_call_that_gives_something_else_fails(right, wrong, says, tmp_path):
-    path = ROOT / "scripts" / f"{COLLECTIVES}.py"
-    text = path.read_text()
-    assert right in text
-    (tmp_path / path.name).write_text(text.replace(right, wrong))
+    path = changed(COLLECTIVES, tmp_path, (right, wrong))
     with pytest.raises(RankFailed, match=says):
-        torchrun(tmp_path / path.name, "--root", 1, ranks=2, quiet=True)
+        torchrun(path, "--root", 1, ranks=2, quiet=True)
 
 
 def test_every_arrow_is_drawn_from_a_number_that_arrived():

@@ -14,6 +14,7 @@ import nbformat
 import pytest
 import rounds
 import torch.distributed as dist
+from lesson import changed
 from ringside import (
     RankFailed,
     WrongRecording,
@@ -129,11 +130,9 @@ def test_a_recording_needs_a_power_of_two(capfd):
     ],
 )
 def test_a_mistake_in_a_way_fails(old, new, ranks, tmp_path):
-    text = SCRIPT.read_text()
-    assert text.count(old) == 1
-    (tmp_path / SCRIPT.name).write_text(text.replace(old, new))
+    path = changed(STEM, tmp_path, (old, new))
     with pytest.raises(RankFailed, match="not equal"):
-        torchrun(tmp_path / SCRIPT.name, ranks=ranks, quiet=True)
+        torchrun(path, ranks=ranks, quiet=True)
 
 
 def test_the_picture_shows_every_message_and_whose_numbers_it_has(recordings):

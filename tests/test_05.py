@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import nbformat
 import pytest
 import torch
-from lesson import quoted
+from lesson import changed, quoted
 from ringside import Player, RankFailed, check, torchrun
 from ringside.draw.player import Picture, alike, image, lines, spelt
 from ringside.draw.timeline import describe, frame, rows
@@ -74,13 +74,10 @@ def test_given_a_cap_ours_are_the_buckets_of_ddp(mib, calls, ready):
 def test_other_gradients_than_those_of_one_process_are_caught(
     line, wrong, method, tmp_path
 ):
-    path = ROOT / "scripts" / f"{DDP}.py"
-    broken = path.read_text().replace(line, wrong)
-    assert broken != path.read_text()
-    (tmp_path / path.name).write_text(broken)
+    path = changed(DDP, tmp_path, (line, wrong))
     says = f"ValueError: {method}: not the gradients of one process"
     with pytest.raises(RankFailed, match=says):
-        torchrun(tmp_path / path.name, "--method", method, ranks=2, quiet=True)
+        torchrun(path, "--method", method, ranks=2, quiet=True)
 
 
 @pytest.mark.parametrize("method", ["each", "flat", "hooks", "buckets", "ddp"])
@@ -116,10 +113,9 @@ def test_the_line_that_the_notebook_quotes_keeps_the_whole_trace(tmp_path):
     notebook = (ROOT / "notebooks" / f"{DDP}.ipynb").read_text()
     [line] = re.findall(r"trace\.export_chrome_trace.*json", notebook)
     line = line.replace('f\\"', f'f"{tmp_path}/') + '")\n'
-    text, last = (ROOT / "scripts" / f"{DDP}.py").read_text(), "    return parameters"
-    assert text.count(last) == 1
-    (tmp_path / f"{DDP}.py").write_text(text.replace(last, f"    {line}{last}"))
-    torchrun(tmp_path / f"{DDP}.py", "--method", "buckets", ranks=2, quiet=True)
+    last = "    return parameters"
+    path = changed(DDP, tmp_path, (last, f"    {line}{last}"))
+    torchrun(path, "--method", "buckets", ranks=2, quiet=True)
     for rank in range(2):
         trace = json.loads((tmp_path / f"rank{rank}.json").read_text())["traceEvents"]
         names = [event.get("name") for event in trace]

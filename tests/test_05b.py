@@ -10,7 +10,7 @@ import nbformat
 import pytest
 import torch
 import torch.distributed as dist
-from lesson import code_with, quoted
+from lesson import changed, code_with, quoted
 from ringside import RankFailed, RankTimeout, check, torchrun
 from ringside.draw.player import spelt
 from torch import nn
@@ -22,13 +22,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def test_a_rank_that_holds_other_numbers_fails(tmp_path):
     """Without DDP, nothing is copied, and nothing averaged on rank 0."""
-    path = ROOT / "scripts" / f"{HABITS}.py"
-    text = path.read_text().replace(" = DistributedDataParallel(model)", " = model")
-    (tmp_path / path.name).write_text(text)
+    unwrapped = " = DistributedDataParallel(model)", " = model"
+    path = changed(HABITS, tmp_path, unwrapped)
     says = "ValueError: (wrapped: rank 1 has .*: 2.0, .*: 20.0}|wrapped: rank 2 has "
     says += ".*: 3.0, .*: 30.0}|backward: rank 0 has .*: 1.0, .*: 10.0, .*: 1.0}), not"
     with pytest.raises(RankFailed, match=says):
-        torchrun(tmp_path / path.name, ranks=3, quiet=True)
+        torchrun(path, ranks=3, quiet=True)
 
 
 @pytest.mark.parametrize("ranks", [1, 5, 8])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from lesson import code_with, quoted
+from lesson import changed, code_with, quoted
 from ringside import RankFailed, check, load, torchrun
 from ringside.check.moves import right
 from ringside.draw.player import spelt
@@ -53,16 +53,13 @@ def test_ddp_keeps_to_the_rule_in_every_order_of_moves():
     ],
 )
 def test_another_rule_or_another_wrapper_is_found(right, wrong, says, tmp_path):
-    text = SCRIPT.read_text(encoding="utf-8")
-    assert right in text
     alone = (
         "\n\nclass Alone(DistributedDataParallel):\n    def forward(self, x):\n"
         "        return self.module(x)\n\n\ndef play("
     )
-    text = text.replace(right, wrong).replace("\n\ndef play(", alone, 1)
-    (tmp_path / SCRIPT.name).write_text(text, encoding="utf-8")
+    path = changed(STEM, tmp_path, (right, wrong), ("\n\ndef play(", alone))
     with pytest.raises(RankFailed, match=says):
-        torchrun(tmp_path / SCRIPT.name, **HOW)
+        torchrun(path, **HOW)
 
 
 def test_the_picture_shows_whose_gradient_it_is_and_each_all_reduce():

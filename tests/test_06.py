@@ -16,7 +16,7 @@ import bench_start
 import nbformat
 import pytest
 import torch
-from lesson import quoted
+from lesson import changed, quoted
 from ringside import Player, RankFailed, Recording, check, load, still, torchrun
 from ringside.draw import race
 from ringside.draw.chart import bars
@@ -31,14 +31,6 @@ COPIES = "list(threads.map(copy.deepcopy, [model] * devices))"
 STALE = f"vars(train).setdefault(id(model), {COPIES})"  # made once, and kept
 
 
-def broken(folder: Path, right: str, wrong: str) -> Path:
-    """Return the script with a mistake."""
-    text = (ROOT / "scripts" / f"{SCRIPT}.py").read_text()
-    assert text.count(right) == 1
-    (folder / f"{SCRIPT}.py").write_text(text.replace(right, wrong))
-    return folder / f"{SCRIPT}.py"
-
-
 @pytest.mark.parametrize(
     ("right", "wrong", "says"),
     [
@@ -48,7 +40,7 @@ def broken(folder: Path, right: str, wrong: str) -> Path:
     ],
 )
 def test_a_method_that_takes_other_steps_is_not_timed(right, wrong, says, tmp_path):
-    path = broken(tmp_path, right, wrong)
+    path = changed(SCRIPT, tmp_path, (right, wrong))
     with pytest.raises(RankFailed, match=says):
         torchrun(path, "--rounds", 1, "--samples", 10, ranks=2, quiet=True)
 

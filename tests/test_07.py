@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 import torch.distributed as dist
-from lesson import quoted
+from lesson import changed, quoted
 from ringside import Player, RankFailed, Recording, check, film, still, torchrun
 from ringside.draw import grid
 from ringside.draw.grid_layout import Layout
@@ -146,14 +146,11 @@ def test_the_audit_finds_nothing_where_all_is_well(script, world_size, samples):
 
 def test_an_audit_that_finds_something_fails_the_script(tmp_path):
     """Without the call, in a copy of the script, there is no ok."""
-    path = ROOT / "scripts" / f"{SCRIPT}.py"
-    text, call = path.read_text(), "        sampler.set_epoch(epoch)\n"
-    assert text.count(call) == 1
-    (tmp_path / path.name).write_text(text.replace(call, ""))
+    path = changed(SCRIPT, tmp_path, ("        sampler.set_epoch(epoch)\n", ""))
     with pytest.raises(
         RankFailed, match="epoch 1: this is not the order of epoch 1: who calls"
     ) as caught:
-        torchrun(tmp_path / path.name, ranks=2, record=True, quiet=True)
+        torchrun(path, ranks=2, record=True, quiet=True)
     assert len(caught.value.run.recording) == 8, "it is recorded all the same"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from lesson import changed
 from ringside import Player, RankFailed, Recording, check, film, load, still, torchrun
 from ringside.draw.player import animate
 from ringside.draw.stream import Layout, describe, sentence
@@ -50,12 +51,9 @@ def test_any_ranks_samples_and_workers(ranks, samples, workers):
     ],
 )
 def test_a_stream_that_is_shared_wrongly_fails(old, new, says, tmp_path):
-    path = ROOT / "scripts" / f"{SCRIPT}.py"
-    text = path.read_text()
-    assert text.count(old) == 1
-    (tmp_path / path.name).write_text(text.replace(old, new))
+    path = changed(SCRIPT, tmp_path, (old, new))
     with pytest.raises(RankFailed, match=says):
-        torchrun(tmp_path / path.name, ranks=2, quiet=True)
+        torchrun(path, ranks=2, quiet=True)
 
 
 def made(*states, samples=6) -> Recording:

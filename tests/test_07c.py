@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from lesson import changed
 from ringside import Player, RankFailed, check, load, still, torchrun
 
 SCRIPT = "07c_dice"
@@ -42,12 +43,9 @@ def test_any_ranks_and_workers(ranks, workers):
     ],
 )
 def test_dice_that_are_seeded_otherwise_fail(old, new, says, tmp_path):
-    path = ROOT / "scripts" / f"{SCRIPT}.py"
-    text = path.read_text()
-    assert text.count(old) == 1
-    (tmp_path / path.name).write_text(text.replace(old, new))
+    path = changed(SCRIPT, tmp_path, (old, new))
     with pytest.raises(RankFailed, match=says):
-        torchrun(tmp_path / path.name, ranks=2, quiet=True)
+        torchrun(path, ranks=2, quiet=True)
 
 
 def test_a_picture_shows_who_throws_the_same():

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 import torch
 import torch.distributed as dist
-from lesson import functions_of, quoted
+from lesson import changed, functions_of, quoted
 from ringside import Player, RankFailed, check, load, still, torchrun
 from torch import nn
 from torch.nn.functional import batch_norm
@@ -44,17 +44,6 @@ MORE = """
         if not torch.allclose(got, due, rtol=1e-3, atol=1e-3):
             raise ValueError(f"not equal to one process: {what}")
 """
-
-
-def changed(folder, *changes):
-    """Return a script of the lesson in which some texts are others."""
-    path = ROOT / "scripts" / f"{NORM}.py"
-    text = path.read_text()
-    for old, new in changes:
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    (folder / path.name).write_text(text)
-    return folder / path.name
 
 
 @pytest.mark.parametrize("ranks", [1, 5])
@@ -91,7 +80,7 @@ def test_whose_samples_are_in_which_mean(ranks):
 )
 def test_other_means_fail(old, new, tmp_path):
     with pytest.raises(RankFailed, match="AssertionError"):
-        torchrun(changed(tmp_path, (old, new)), ranks=2, quiet=True)
+        torchrun(changed(NORM, tmp_path, (old, new)), ranks=2, quiet=True)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +95,7 @@ def test_joined_samples_are_as_good_as_one_process(old, new, says, tmp_path):
     """Forward and backward, with unequal batches, one of them a single sample."""
     rows = "    rows = save_recording("
     changes = [(rows, MORE + rows)] + ([(old, new)] if old else [])
-    path = changed(tmp_path, *changes)
+    path = changed(NORM, tmp_path, *changes)
     if says is None:
         assert torchrun(path, ranks=3, quiet=True).lines[0][-1].startswith("ok")
     else:

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from lesson import code_with, functions_of
+from lesson import changed, code_with, functions_of
 from ringside import Player, RankFailed, check, load, still, torchrun
 from ringside.draw.player import spelt
 from torch.nn.functional import cross_entropy
@@ -73,12 +73,9 @@ def test_four_ways_on_any_number_of_ranks(samples, ranks):
     ],
 )
 def test_another_way_to_average_or_to_gather_fails(old, new, says, tmp_path):
-    path = ROOT / "scripts" / f"{SCRIPT}.py"
-    text = path.read_text()
-    assert text.count(old) == 1
-    (tmp_path / path.name).write_text(text.replace(old, new))
+    path = changed(SCRIPT, tmp_path, (old, new))
     with pytest.raises(RankFailed, match=says):
-        torchrun(tmp_path / path.name, ranks=3, quiet=True)
+        torchrun(path, ranks=3, quiet=True)
 
 
 def test_a_picture_shows_who_tests_what_and_what_comes_out():

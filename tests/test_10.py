@@ -2,6 +2,7 @@
 
 import copy
 import math
+import os
 import random
 import runpy
 import signal
@@ -13,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from lesson import quoted
+from lesson import changed, quoted
 from ringside import RankFailed, WrongRecording, check, load, still, torchrun
 from ringside.draw.player import animate, spelt
 from ringside.recording import Recording
@@ -35,6 +36,7 @@ told.update(DataLoader=DataLoader, DistributedSampler=DistributedSampler)
 told.update(ceil=__import__('math').ceil)
 workers = dict(num_workers=1, multiprocessing_context="fork")
 told.update(SAMPLES=24, BATCH=2, WORKERS=workers)
+sys.path.append({str(SCRIPT.parent)!r})
 script = runpy.run_path({str(SCRIPT)!r})
 path, kill_after = Path(sys.argv[1]), int(sys.argv[2])
 dist.init_process_group("gloo")
@@ -63,6 +65,7 @@ dist.destroy_process_group()
 SAVES = f"""  # saves again and again, until it is killed
 import runpy, sys, torch, torch.distributed as dist
 from pathlib import Path
+sys.path.append({str(SCRIPT.parent)!r})
 script = runpy.run_path({str(SCRIPT)!r})
 folder = Path(sys.argv[1])
 dist.init_process_group("gloo", f"file://{{folder}}/store", rank=0, world_size=1)
@@ -139,6 +142,7 @@ def test_all_ranks_keep_the_same_running_mean_of_the_weights():
 
 def keeps_best(rank, world_size, script, text, path):
     """Keep the best of three accuracies, and print which one that is."""
+    sys.path.append(os.path.dirname(script))
     names = runpy.run_path(script)
     exec(text, names)
     training, best = {"model": torch.nn.Linear(1, 1)}, 0.0
@@ -214,11 +218,9 @@ def test_another_number_of_ranks_is_refused(tmp_path):
     ],
 )
 def test_whatever_is_forgotten_is_found(old, new, tmp_path):
-    text = SCRIPT.read_text()
-    assert text.count(old) == 1
-    (tmp_path / SCRIPT.name).write_text(text.replace(old, new))
+    path = changed(STEM, tmp_path, (old, new))
     with pytest.raises(RankFailed, match="whole"):
-        torchrun(tmp_path / SCRIPT.name, ranks=4, quiet=True)
+        torchrun(path, ranks=4, quiet=True)
 
 
 def test_the_picture_has_each_weight_and_the_steps_that_are_taken_twice():

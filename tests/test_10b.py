@@ -9,7 +9,7 @@ import pytest
 import rounds
 import torch
 import torch.distributed.checkpoint as dcp
-from lesson import code_with
+from lesson import changed, code_with
 from ringside import RankFailed, check, load, still, torchrun
 from ringside.draw.player import animate
 
@@ -42,11 +42,9 @@ def test_half_of_the_ranks_load_what_all_have_saved(ranks, numel):
     ],
 )
 def test_a_load_that_fills_nothing_fails(old, new, says, tmp_path):
-    text = SCRIPT.read_text()
-    assert text.count(old) == 1
-    (tmp_path / SCRIPT.name).write_text(text.replace(old, new))
+    path = changed(STEM, tmp_path, (old, new))
     with pytest.raises(RankFailed, match=says):
-        torchrun(tmp_path / SCRIPT.name, ranks=2, quiet=True)
+        torchrun(path, ranks=2, quiet=True)
 
 
 def test_what_a_training_prints_is_what_one_process_without_checkpoints_has():

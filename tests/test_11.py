@@ -3,7 +3,9 @@
 import copy
 import functools
 import math
+import os
 import runpy
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,7 +14,7 @@ import pytest
 import rounds
 import torch
 import torch.distributed as dist
-from lesson import quoted
+from lesson import changed, quoted
 from ringside import RankFailed, WrongRecording, check, load, still, torchrun
 from ringside.draw.player import animate, spelt
 from ringside.recording import Recording
@@ -98,15 +100,14 @@ def test_with_too_large_a_scale_the_first_steps_are_skipped():
     ],
 )
 def test_whatever_is_left_out_is_found(old, new, says, tmp_path):
-    text = SCRIPT.read_text()
-    assert text.count(old) == 1
-    (tmp_path / SCRIPT.name).write_text(text.replace(old, new))
+    path = changed(STEM, tmp_path, (old, new))
     with pytest.raises(RankFailed, match=says):
-        torchrun(tmp_path / SCRIPT.name, "--exponent", 24, ranks=2, **HOW)
+        torchrun(path, "--exponent", 24, ranks=2, **HOW)
 
 
 def in_pieces(rank, world_size, script, kind):
     """Print the weight after two steps, and the all-reduces, by number of pieces."""
+    sys.path.append(os.path.dirname(script))
     told = runpy.run_path(script)
     for number in (1, 2, 8):
         torch.manual_seed(0)

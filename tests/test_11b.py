@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from lesson import functions_of
+from lesson import changed, functions_of
 from ringside import RankFailed, WrongRecording, check, load, still, torchrun
 from ringside.draw import paths
 from ringside.draw.chart import spreads
@@ -70,11 +70,9 @@ def test_real_ranks_of_the_calm_task_train_as_one_process():
     ],
 )
 def test_ranks_that_train_otherwise_are_found(old, new, tmp_path):
-    text = SCRIPT.read_text()
-    assert text.count(old) == 1
-    (tmp_path / SCRIPT.name).write_text(text.replace(old, new))
+    path = changed(STEM, tmp_path, (old, new))
     with pytest.raises(RankFailed, match="not close"):
-        torchrun(tmp_path / SCRIPT.name, ranks=2, quiet=True, env=CPU)
+        torchrun(path, ranks=2, quiet=True, env=CPU)
 
 
 def test_twenty_other_seeds_say_the_same(script):

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import psutil
 import pytest
-from lesson import code_with
+from lesson import changed, code_with
 from ringside import (
     RankFailed,
     RankTimeout,
@@ -119,12 +119,10 @@ def test_the_page_shows_the_program_that_the_ranks_run():
 )
 def test_a_job_that_goes_otherwise_is_found_and_ended(old, new, error, says, tmp_path):
     """By hand, which is quick. No process of the job outlives the run."""
-    text = SCRIPT.read_text("utf-8")
-    assert text.count(old) == 1
-    (tmp_path / SCRIPT.name).write_text(text.replace(old, new), "utf-8")
+    path = changed(STEM, tmp_path, (old, new))
     seconds = 5 if error is RankTimeout else 60
     with pytest.raises(error, match=says):
-        torchrun(tmp_path / SCRIPT.name, ranks=1, quiet=True, timeout=seconds)
+        torchrun(path, ranks=1, quiet=True, timeout=seconds)
     lines = (
         " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from lesson import functions_of
+from lesson import changed, functions_of
 from ringside import RankFailed, check, load, still, torchrun
 from ringside.draw.player import spelt
 
@@ -134,12 +134,10 @@ def test_a_job_that_is_ended_while_it_cleans_up_leaves_no_process(tmp_path):
 
 def test_a_fault_that_is_not_there_is_found(tmp_path):
     """A script whose recorder forgets a call must not say ok."""
-    text = (ROOT / "scripts" / f"{STEM}.py").read_text()
-    new = text.replace("for entry in own]", "for entry in own][:2]")
-    assert new != text
-    (tmp_path / f"{STEM}.py").write_text(new)
+    forgets = "for entry in own]", "for entry in own][:2]"
+    path = changed(STEM, tmp_path, forgets)
     with pytest.raises(RankFailed, match="the boxes point at"):
-        torchrun(tmp_path / f"{STEM}.py", "--timeout", 0.5, ranks=3, quiet=True)
+        torchrun(path, "--timeout", 0.5, ranks=3, quiet=True)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import nbformat
 import psutil
 import pytest
 import torch.distributed as dist
-from lesson import code_with
+from lesson import changed, code_with
 from ringside import RankFailed, agents, check, elastic, fleet, load, still, torchrun
 from ringside.draw.player import animate, spelt
 
@@ -126,11 +126,9 @@ def test_a_worker_that_fails_before_its_first_step_is_told_at_once(
     ],
 )
 def test_whatever_is_forgotten_is_found(old, new, tmp_path):
-    text = SCRIPT.read_text()
-    assert text.count(old) == 1
-    (tmp_path / SCRIPT.name).write_text(text.replace(old, new))
+    path = changed(STEM, tmp_path, (old, new))
     with pytest.raises(RankFailed, match="no crew has ended well"):
-        torchrun(tmp_path / SCRIPT.name, ranks=4, quiet=True)
+        torchrun(path, ranks=4, quiet=True)
 
 
 def test_the_recording_has_each_crew_and_how_it_ended():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from lesson import NOTEBOOKS, functions_of
+from lesson import NOTEBOOKS, changed, functions_of
 from ringside import RankFailed, check, torchrun
 from ringside.check import watched
 
@@ -324,11 +324,10 @@ def test_a_doctor_who_overlooks_a_fault_is_found(tmp_path):
     """The script then raises, and never says ok: with each check, left out in turn."""
     text = (ROOT / "scripts" / f"{STEM}.py").read_text()
     for name in ("samples", "gradients", "loss", "weights"):
-        new = re.sub(rf'(        "{name}": ).*,\n', r"\1True,\n", text)
-        assert new != text
-        (tmp_path / f"{STEM}.py").write_text(new)
+        [check] = re.findall(rf'        "{name}": .*,\n', text)
+        path = changed(STEM, tmp_path, (check, f'        "{name}": True,\n'))
         with pytest.raises(RankFailed, match="it fails .*, and should fail"):
-            torchrun(tmp_path / f"{STEM}.py", ranks=3, quiet=True)
+            torchrun(path, ranks=3, quiet=True)
 
 
 def test_where_no_check_mark_can_be_printed_its_name_is():

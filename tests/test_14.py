@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
-from lesson import functions_of
+from lesson import changed, functions_of
 from ringside import RankFailed, check, relative, torchrun
 
 STEM = "14_horovod"
@@ -97,11 +97,9 @@ def test_what_all_have_travels_together(ranks):
     ],
 )
 def test_a_script_that_forgets_something_does_not_say_ok(old, new, told, tmp_path):
-    text = (ROOT / "scripts" / f"{STEM}.py").read_text()
-    assert text.count(old) == 1
-    (tmp_path / f"{STEM}.py").write_text(text.replace(old, new))
+    path = changed(STEM, tmp_path, (old, new))
     with pytest.raises(RankFailed, match=told):
-        torchrun(tmp_path / f"{STEM}.py", ranks=2, quiet=True, timeout=20)
+        torchrun(path, ranks=2, quiet=True, timeout=20)
 
 
 @pytest.mark.skipif(not find_spec("horovod"), reason="Horovod is not installed")

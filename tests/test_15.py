@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
-from lesson import functions_of
+from lesson import changed, functions_of
 from ringside import RankFailed, check, load, simulate, still, torchrun
 
 STEM = "15_parameter_server"
@@ -71,11 +71,9 @@ def test_the_busiest_rank_carries_what_the_formulas_say(workers, cells):
     ],
 )
 def test_a_script_that_forgets_a_message_does_not_say_ok(old, new, told, tmp_path):
-    text = (ROOT / "scripts" / f"{STEM}.py").read_text()
-    assert text.count(old) == 1
-    (tmp_path / f"{STEM}.py").write_text(text.replace(old, new))
+    path = changed(STEM, tmp_path, (old, new))
     with pytest.raises(RankFailed, match=told):
-        torchrun(tmp_path / f"{STEM}.py", ranks=3, quiet=True, timeout=20)
+        torchrun(path, ranks=3, quiet=True, timeout=20)
 
 
 def test_the_server_trains_as_all_reduce_does(cells, tmp_path):

@@ -322,10 +322,10 @@ def test_a_rank_without_a_line_holds_up_no_other():
 
 
 def test_a_made_script_finds_its_device_as_the_others_do():
-    path = Path(__file__).resolve().parents[1] / "scripts/03_ranks_and_messages.py"
+    path = Path(__file__).resolve().parents[1] / "scripts/shared.py"
     theirs, ours = (
         {part.name: ast.dump(part) for part in ast.parse(text).body if defines(part)}
-        for text in (path.read_text(), script_of(fails))
+        for text in (path.read_text("utf-8"), script_of(fails))
     )
     assert ours["own_device"] == theirs["own_device"]
 

@@ -17,6 +17,8 @@ from fresh import threads
 from ringside import RankFailed, torchrun
 from ringside.recording import read
 
+import shared
+
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("[0-9]*.py"))
 RING = "04_ring_all_reduce"
@@ -224,7 +226,8 @@ def test_a_script_without_torchrun_says_what_to_type(
 ):
     path = tmp_path / "nobody's folder" / f"{script}.py"
     path.parent.mkdir()
-    shutil.copy(ROOT / "scripts" / path.name, path)
+    for name in (path.name, "shared.py", "clock.py"):
+        shutil.copy(ROOT / "scripts" / name, path.parent)
     monkeypatch.setattr(sys, "argv", [str(path)])
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(path), run_name="__main__")
@@ -264,7 +267,8 @@ def test_the_ring_adds_four_kinds_of_numbers(tmp_path):
     text = "import runpy, sys, torch\ncheck = torch.testing.assert_close\n"
     text += "def tell(got, expected, **how):\n    check(got, expected, **how)\n"
     text += "    print(got.dtype, got.tolist())\ntorch.testing.assert_close = tell\n"
-    text += "del sys.argv[0]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
+    text += f"del sys.argv[0]\nsys.path.append({str(ROOT / 'scripts')!r})\n"
+    text += "runpy.run_path(sys.argv[0], run_name='__main__')\n"
     (tmp_path / "told.py").write_text(text)
     words = [ROOT / "scripts" / f"{RING}.py", "--numel", 5]
     run = torchrun(tmp_path / "told.py", *words, ranks=2, quiet=True)
@@ -323,28 +327,26 @@ def test_of_two_ranks_with_a_wrong_argument_one_speaks(script):
 def test_two_ranks_take_gpus_only_if_each_has_its_own(
     gpus, rank, found, says, capfd, monkeypatch
 ):
-    """Of one script, as all have the same function; with GPUs that are made up."""
+    """Those that ask; with GPUs that are made up."""
     monkeypatch.setenv("LOCAL_RANK", str(rank))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     taken = []
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    device, backend = runpy.run_path(f"{ROOT}/scripts/{RING}.py")["own_device"]()
+    device, backend = shared.own_device()
     assert (str(device), backend) == found
     assert taken == ([rank] if backend == "nccl" else [])
     assert capfd.readouterr() == ("", says)
 
 
 def test_a_rank_that_ends_as_it_records_leaves_the_old_file(tmp_path, monkeypatch):
-    """Of one script, as all have the same recorder."""
-    recorder = runpy.run_path(f"{ROOT}/scripts/{RING}.py")["save_recording"]
     alone = {"get_world_size": lambda: 1, "get_rank": lambda: 0}
     alone["all_gather_object"] = lambda gathered, own: gathered.__setitem__(0, own)
     for name, answer in alone.items():
         monkeypatch.setattr(torch.distributed, name, answer)
     path = tmp_path / "kept.jsonl"
     events = [{"step": 0, "rank": 0}]
-    recorder(path, events)
+    shared.save_recording(path, events)
     kept, write_text = path.read_text(), Path.write_text
 
     def cut_short(file, text):
@@ -353,5 +355,5 @@ def test_a_rank_that_ends_as_it_records_leaves_the_old_file(tmp_path, monkeypatc
 
     monkeypatch.setattr(Path, "write_text", cut_short)
     with pytest.raises(KeyboardInterrupt):
-        recorder(path, events)
+        shared.save_recording(path, events)
     assert path.read_text() == kept != ""

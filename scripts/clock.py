@@ -1,0 +1,41 @@
+"""What lessons 05 and 06 share: how they take times, and say where they took them."""
+
+import ctypes
+import os
+import sys
+from datetime import date
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
+
+
+def be_one_device():
+    """Compute in one thread; keep freed memory, as GPUs do: or page faults count."""
+    torch.set_num_threads(1)
+    if sys.platform == "linux":
+        # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD (2**25 is the most), M_ARENA_MAX
+        for parameter, value in (-1, 2**30), (-3, 2**25), (-8, 1):
+            ctypes.CDLL(None).mallopt(parameter, value)
+
+
+def slowest(value):
+    """Return the largest value of all ranks, which go on together."""
+    value = torch.tensor(value)  # for gloo: with NCCL, GPUs would work to wait
+    dist.all_reduce(value, dist.ReduceOp.MAX)
+    return round(value.item(), 3)
+
+
+def quiet_profile():
+    """Return torch's profiler for CPUs, without the two lines that it prints itself."""
+    os.environ["KINETO_LOG_LEVEL"] = "99"
+    return profile(activities=[ProfilerActivity.CPU])
+
+
+def measured_on(backend):
+    """Return what a recording says of its times: that they were measured, and where."""
+    gpus, cores = f"{dist.get_world_size()} GPUs", f"{os.cpu_count()} CPU cores"
+    machine = f"{gpus if backend == 'nccl' else cores}, {backend}"
+    version = torch.__version__.partition("+")[0]
+    when = {"date": f"{date.today()}", "torch": version}
+    return {"measured": True, "machine": machine} | when

@@ -1,0 +1,76 @@
+"""What all scripts of the course share: how they begin, record and end.
+
+A script reads its words with Parser and start, takes a device with own_device, keeps
+what happened with save_recording, and ends with leave. Each is a few lines; copy this
+file along with a script.
+"""
+
+import gc
+import json
+import os
+import shlex
+import sys
+import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # early: imported later, it keeps the group alive
+
+
+class Parser(ArgumentParser):
+    """Python's own, but of all ranks with a wrong argument only rank 0 speaks."""
+
+    def __init__(self, about):
+        super().__init__(description=about, formatter_class=RawDescriptionHelpFormatter)
+
+    def error(self, message):
+        """Say in one line what is wrong, and once: rank 0 speaks, and leaves first."""
+        if os.environ.get("RANK", "0") != "0":
+            time.sleep(1)
+            self.exit(2)
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def start(parser):
+    """Return the arguments, this rank and the number of ranks."""
+    parser.add_argument("--record", type=Path, metavar="PATH", help="a file to write")
+    args = parser.parse_args()
+    if "RANK" not in os.environ:
+        path = shlex.quote(sys.argv[0])
+        parser.error(f"try torchrun --standalone --nproc-per-node 4 {path}")
+    if args.record and (args.record.is_dir() or not args.record.parent.is_dir()):
+        parser.error(f"--record must be a file in a folder, not {args.record}")
+    return args, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def own_device():
+    """Return a GPU for this rank and nccl, or if they are too few, the CPU and gloo."""
+    gpus, local_rank = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
+    if gpus >= int(os.environ["LOCAL_WORLD_SIZE"]):
+        torch.cuda.set_device(local_rank)
+        return torch.device("cuda", local_rank), "nccl"
+    if gpus and local_rank == 0:
+        print(f"too few GPUs ({gpus}): all ranks use the CPU", file=sys.stderr)
+    return torch.device("cpu"), "gloo"
+
+
+def save_recording(path, events, **header):
+    """Return all ranks' events by step and rank; rank 0 writes them, one a line."""
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, events)
+    rows = sorted(sum(gathered, []), key=lambda event: (event["step"], event["rank"]))
+    if path and dist.get_rank() == 0:
+        header = {"lesson": Path(sys.argv[0]).stem, "ranks": len(gathered)} | header
+        part = Path(f"{path}.part")
+        part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
+        part.replace(path)
+    return rows
+
+
+def leave():
+    """Destroy the group, after all that main left behind and that can keep it alive."""
+    gc.collect()
+    if dist.is_initialized():
+        dist.destroy_process_group()
