@@ -18,8 +18,10 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "notebooks"))
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent)]
+sys.path[:0] = [
+    str(Path(__file__).parents[1] / room) for room in ("notebooks", "scripts")
+]
 
 import test_10 as resume  # noqa: E402
 import test_13b as crews  # noqa: E402
