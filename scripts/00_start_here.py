@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-from shared import Parser, leave, own_device, save_recording, start
+from shared import Parser, leave_group, own_device, save_recording, start
 
 PHASES = {
     "start": "torchrun has started the ranks and told each one who it is.",
@@ -73,4 +73,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-from shared import Parser, leave, own_device, save_recording, start
+from shared import Parser, leave_group, own_device, save_recording, start
 
 X = [1.0, 2.0, 1.0, 2.0, 3.0, 2.0, 2.0, 3.0]  # eight samples for a model of one weight
 Y = [0.0, 0.0, 1.0, -3.0, 2.0, -1.0, 1.0, 1.0]
@@ -86,4 +86,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

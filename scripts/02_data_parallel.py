@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 
-from shared import Parser, leave, save_recording, start
+from shared import Parser, leave_group, save_recording, start
 
 TRAFFIC = Counter()  # bytes that were copied, by (phase, from, to)
 BACK = {"scatter": "scatter back", "replicate": "add up", "gather": "gather back"}
@@ -105,4 +105,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-from shared import Parser, leave, own_device, save_recording, start
+from shared import Parser, leave_group, own_device, save_recording, start
 
 
 def given(rank, world_size):
@@ -94,4 +94,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

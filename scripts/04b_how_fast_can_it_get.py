@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-from shared import Parser, leave, save_recording, start
+from shared import Parser, leave_group, save_recording, start
 
 
 def swap_all(rank, world_size, exchange):
@@ -105,4 +105,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

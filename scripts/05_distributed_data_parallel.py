@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.profiler import record_function
 
-from clock import measured_on, quiet_profile
-from shared import Parser, leave, own_device, save_recording, start
+from shared import Parser, leave_group, own_device, save_recording, start
+from timing import measured_on, quiet_profile
 
 METHODS, DRAWN = ["each", "flat", "hooks", "buckets", "ddp"], ["flat", "buckets"]
 READY, BEGINS = "torch::autograd::AccumulateGrad", "c10d::allreduce_"  # in a profile
@@ -93,7 +93,7 @@ def prepare(method, model, mb):
 
 
 def one_step(model, batch, after=lambda: None):
-    """Return a batch's gradients in one row, what took place when, and how it began."""
+    """Return a batch's gradients in one row, what took place when, and three counts."""
     model.zero_grad()
     loss = model(batch).square().mean()
     with quiet_profile() as trace:
@@ -104,8 +104,8 @@ def one_step(model, batch, after=lambda: None):
             after()
         dist.barrier()  # or the end of what other threads do may be missing
     spans = [(s.name, s.time_range) for s in trace.events() if s.name in KEPT]
-    names = [name for name, _ in spans if name in (READY, BEGINS)] + [BEGINS]
-    counts = names.count(BEGINS) - 1, names.index(BEGINS), names.count(READY)
+    names = [name for name, _ in spans if name in (READY, BEGINS)]
+    counts = names.count(BEGINS), [*names, BEGINS].index(BEGINS), names.count(READY)
     return parameters_to_vector(w.grad for w in model.parameters()), spans, counts
 
 
@@ -147,4 +147,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

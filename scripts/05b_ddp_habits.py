@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 
-from shared import Parser, leave, own_device, save_recording, start
+from shared import Parser, leave_group, own_device, save_recording, start
 
 
 class Layer(nn.Module):
@@ -78,4 +78,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

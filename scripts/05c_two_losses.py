@@ -19,7 +19,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 
-from shared import Parser, leave, own_device, save_recording, start
+from shared import Parser, leave_group, own_device, save_recording, start
 
 MOVES = "forward a, forward b, backward a, backward b"
 MOVES += ", zero_grad, forward a, forward b, backward a+b"
@@ -110,4 +110,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

@@ -21,8 +21,8 @@ from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 
-from clock import be_one_device, measured_on, slowest
-from shared import Parser, leave, own_device, save_recording, start
+from shared import Parser, leave_group, own_device, save_recording, start
+from timing import be_one_device, measured_on, slowest
 
 METHODS = ["one process", "DP", "DDP"]
 STEPS = 3  # that are timed together
@@ -143,4 +143,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 from torch.utils.data import DataLoader, DistributedSampler
 
-from shared import Parser, leave, save_recording, start
+from shared import Parser, leave_group, save_recording, start
 
 EPOCHS, BATCH = 4, 2  # a batch is what one rank takes
 
@@ -81,4 +81,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from shared import Parser, leave, save_recording, start
+from shared import Parser, leave_group, save_recording, start
 
 WAYS = ("nobody", "worker", "rank", "rank and worker")
 
@@ -91,4 +91,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

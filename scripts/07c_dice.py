@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 from torch.utils.data import DataLoader
 
-from shared import Parser, leave, save_recording, start
+from shared import Parser, leave_group, save_recording, start
 
 EPOCHS = 2
 WAYS = {
@@ -105,4 +105,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 
-from shared import Parser, leave, save_recording, start
+from shared import Parser, leave_group, save_recording, start
 
 PHASES = {
     "forward 1": "Each BatchNorm subtracts the mean of its own two samples.",
@@ -105,4 +105,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

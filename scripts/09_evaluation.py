@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 from torch.utils.data import DistributedSampler
 
-from shared import Parser, leave, own_device, save_recording, start
+from shared import Parser, leave_group, own_device, save_recording, start
 
 SCORES = [-5, -7, -2, 2, 3, 6, 7, -3, 8, -4, 5]  # above 0, the model says class 1
 LABELS = [1, 0, 0, 1, 0, 1, 1, 0, 0, 1, 0]
@@ -94,4 +94,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

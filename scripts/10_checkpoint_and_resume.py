@@ -21,7 +21,7 @@ from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
-from shared import Parser, leave, save_recording, start
+from shared import Parser, leave_group, save_recording, start
 
 SAMPLES, BATCH, STEPS, EVERY = 24, 2, 12, 4
 
@@ -131,4 +131,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.elastic.multiprocessing import errors
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from shared import Parser, leave, save_recording, start
+from shared import Parser, leave_group, save_recording, start
 
 PHASES = {
     "hold": "Each rank holds its piece of `big`. All hold the same `small`.",
@@ -100,4 +100,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

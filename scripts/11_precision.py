@@ -17,7 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 
-from shared import Parser, leave, own_device, save_recording, start
+from shared import Parser, leave_group, own_device, save_recording, start
 
 WAYS, STEPS = ("32 bits", "16 bits", "16 bits, scaled"), 8
 
@@ -118,4 +118,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 
-from shared import Parser, leave, save_recording, start
+from shared import Parser, leave_group, save_recording, start
 
 TRAIN, TEST, BATCH, EPOCHS, EVERY = 2048, 1000, 16, 2, 256  # samples, but EPOCHS
 SEEDS, RULES = range(5), ("as before", "linear", "warm-up", "square root")
@@ -124,4 +124,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-from shared import Parser, leave, save_recording, start
+from shared import Parser, leave_group, save_recording, start
 
 WAYS = "by hand", "launch", "torchrun", "mp.spawn"
 OTHERS = "(TORCHELASTIC|PET|GROUP|ROLE|LOCAL|MASTER)_.*|RANK|WORLD_SIZE"
@@ -132,4 +132,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-from shared import Parser, leave, save_recording, start
+from shared import Parser, leave_group, save_recording, start
 
 PIECE = 125  # numbers of 8 bytes in a chunk: 1000 bytes
 
@@ -92,4 +92,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-from shared import Parser, leave, save_recording, start
+from shared import Parser, leave_group, save_recording, start
 
 
 def from_slurm(env):
@@ -81,4 +81,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

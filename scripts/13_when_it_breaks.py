@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-from shared import Parser, leave, save_recording, start
+from shared import Parser, leave_group, save_recording, start
 
 FAULTS = ("no fault", "a step too few", "a call too many")
 
@@ -96,4 +96,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

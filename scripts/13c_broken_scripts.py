@@ -18,7 +18,7 @@ from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
-from shared import Parser, leave, save_recording, start
+from shared import Parser, leave_group, save_recording, start
 
 FAULTS = {  # and the checks that each one fails, on two ranks or more
     "healthy": "",
@@ -123,4 +123,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

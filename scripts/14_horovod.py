@@ -16,7 +16,7 @@ from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
-from shared import Parser, leave, save_recording, start
+from shared import Parser, leave_group, save_recording, start
 
 if HOROVOD := "HOROVOD_RANK" in os.environ:  # horovodrun has names of its own
     import horovod.torch as hvd
@@ -129,4 +129,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import rpc
 from torch.distributed.elastic.multiprocessing import errors
 
-from shared import Parser, leave, save_recording, start
+from shared import Parser, leave_group, save_recording, start
 
 OWN = {}  # what a process keeps for those who call it
 PHASES = {
@@ -129,4 +129,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave()
+    leave_group()

@@ -1,8 +1,8 @@
 """What all scripts of the course share: how they begin, record and end.
 
 A script reads its words with Parser and start, takes a device with own_device, keeps
-what happened with save_recording, and ends with leave. Each is a few lines; copy this
-file along with a script.
+what happened with save_recording, and ends with leave_group. Each is a few lines. Copy
+this file along with a script.
 """
 
 import gc
@@ -69,7 +69,7 @@ def save_recording(path, events, **header):
     return rows
 
 
-def leave():
+def leave_group():
     """Destroy the group, after all that main left behind and that can keep it alive."""
     gc.collect()
     if dist.is_initialized():

@@ -58,7 +58,7 @@ def changed(stem: str, folder: Path, *changes: tuple[str, str]) -> Path:
     for old, new in changes:
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    for name in ("shared.py", "clock.py"):  # which a script needs beside it
+    for name in ("shared.py", "timing.py"):  # which a script needs beside it
         shutil.copy(SCRIPTS / name, folder)
     (folder / f"{stem}.py").write_text(text, encoding="utf-8")
     return folder / f"{stem}.py"

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 SCRIPTS = sorted((ROOT / "scripts").glob("[0-9]*.py"))
 STEMS = sorted({path.stem for path in [*NOTEBOOKS, *SCRIPTS]})
-BESIDE = "shared.py", "clock.py"  # what scripts import: all of them, and the measured
+BESIDE = "shared.py", "timing.py"  # what scripts import: all of them, and the measured
 MEASURED = "05_distributed_data_parallel", "06_dp_vs_ddp"
 TOOLS = [ROOT / "scripts" / name for name in ("course.py", "nodes.py")]
 HELPERS = sorted((ROOT / "notebooks" / "ringside").rglob("*.py"))
@@ -140,7 +140,7 @@ def test_every_script_has_the_same_ending_and_takes_its_words_in_the_same_way():
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in SCRIPTS]
     for tree in trees:
         assert ast.unparse(tree.body[-1]) == (
-            "if __name__ == '__main__':\n    main()\n    leave()"
+            "if __name__ == '__main__':\n    main()\n    leave_group()"
         )
         main = next(f for f in tree.body if getattr(f, "name", "") == "main")
         assert [*map(ast.unparse, main.decorator_list)] == ["errors.record"]
@@ -156,7 +156,7 @@ def test_a_script_keeps_to_its_contract(path):
     source = path.read_text(encoding="utf-8")
     imported = imports(source) - {"shared"}
     if path.stem in MEASURED:
-        imported.discard("clock")
+        imported.discard("timing")
     if path.stem == "14_horovod":
         imported.discard("horovod")  # only if horovodrun has started it
     assert imported <= {*sys.stdlib_module_names, "torch"}, (

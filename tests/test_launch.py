@@ -26,6 +26,7 @@ from jupyter_client.manager import KernelManager
 from ringside.launch import RankFailed, RankTimeout, client, elastic, failure, torchrun
 from ringside.launch import run as launch
 from ringside.launch.watch import GRACE, Watch
+from ringside.recording import WrongRecording
 
 ROOT = Path(__file__).parents[1]
 MARK = "RINGSIDE_TEST"  # every process of a test bears it in its environment
@@ -395,6 +396,16 @@ def test_a_rank_that_leaves_the_group_before_it_raises_is_named(place):
     text += "    raise ValueError('mine')\ndist.all_reduce(torch.ones(10))\n"
     error = fails(place, place.script(text))
     assert str(error) == "rank 1 raised ValueError: mine"
+
+
+def test_a_wrong_recording_does_not_hide_why_a_rank_failed(place):
+    """And if no rank failed, it is the failure."""
+    text = "import sys\nopen(sys.argv[2], 'w').write('no recording')\n"
+    with pytest.raises(WrongRecording, match="a line that is not JSON"):
+        torchrun(place.script(text), ranks=1, record=True, quiet=True)
+    text += "raise ValueError('mine')\n"
+    error = fails(place, place.script(text), ranks=1, record=True)
+    assert str(error) == "rank 0 raised ValueError: mine"
 
 
 def test_what_the_others_said_is_in_the_log(place):

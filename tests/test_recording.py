@@ -67,6 +67,8 @@ def test_what_a_cell_has_made_is_looked_at_too():
         Player(Recording([{"step": 0, "rank": 0, "phase": "x"}], picture="flow"))
     with pytest.raises(WrongRecording, match="picture is None, none of"):
         Player([{"step": 0, "rank": 0, "chunks": [1]}])
+    with pytest.raises(WrongRecording, match="run with record=True"):
+        Player(None)  # what a run without it has
 
 
 def test_the_table_has_what_kinds_of_picture_need():
@@ -93,11 +95,19 @@ def test_an_unknown_kind_of_picture_is_refused(header, tmp_path):
         read(path)
 
 
-@pytest.mark.parametrize("text", ["", "{}\n"])
-def test_a_file_without_a_header_is_refused(text, tmp_path):
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "does not begin with a header"),
+        ("{}\n", "does not begin with a header"),
+        ("[1]\n", "does not begin with a header"),
+        ('{"lesson": "08_new"}\n{"step": ', "has a line that is not JSON: Expecting"),
+    ],
+)
+def test_a_file_without_a_header_or_with_half_a_line_is_refused(text, says, tmp_path):
     path = tmp_path / "08_new.jsonl"
     path.write_text(text)
-    with pytest.raises(WrongRecording, match="does not begin with a header"):
+    with pytest.raises(WrongRecording, match=says):
         read(path)
 
 

@@ -226,7 +226,7 @@ def test_a_script_without_torchrun_says_what_to_type(
 ):
     path = tmp_path / "nobody's folder" / f"{script}.py"
     path.parent.mkdir()
-    for name in (path.name, "shared.py", "clock.py"):
+    for name in (path.name, "shared.py", "timing.py"):
         shutil.copy(ROOT / "scripts" / name, path.parent)
     monkeypatch.setattr(sys, "argv", [str(path)])
     with pytest.raises(SystemExit) as end:

@@ -118,8 +118,13 @@ def load(name: str) -> Recording:
 def read(path: Path) -> Recording:
     """Return the events in a file; its first line is the header."""
     with open(path, encoding="utf-8") as lines:
-        header, *events = [json.loads(line) for line in lines] or [{}]
-    if "lesson" not in header:
+        try:
+            header, *events = [json.loads(line) for line in lines] or [{}]
+        except ValueError as wrong:
+            raise WrongRecording(
+                f"{path} has a line that is not JSON: {wrong}"
+            ) from None
+    if not isinstance(header, dict) or "lesson" not in header:
         raise WrongRecording(f"{path} does not begin with a header")
     return whole(Recording(events, **header))
 
@@ -136,6 +141,8 @@ def reads(lines: dict[int, list[str]], samples: int) -> Recording:
 
 def whole(events: Recording) -> Recording:
     """Return the events if all have what their kind of picture needs."""
+    if events is None:
+        raise WrongRecording("there is no recording: run with record=True")
     kind = getattr(events, "header", {}).get("picture")
     if kind not in KINDS:
         there = ", ".join(KINDS)

@@ -9,11 +9,11 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..recording import ROOT, read
+from ..recording import ROOT, Recording, WrongRecording, read
 from .client import environment, server
 from .failure import Interrupted, NoScript, Refused, explain, keep_log
 from .script import file_of, script_of
@@ -31,7 +31,7 @@ class Run:
     stderr: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
     written: dict[int, int] = field(default_factory=dict)
-    recording: list[dict] | None = None
+    recording: Recording | None = None
 
     def __repr__(self) -> str:
         return (
@@ -94,8 +94,9 @@ def torchrun(
                 finally:
                     turns.rest()
                 error = explain(end, ranks, timeout, path)  # while its text is there
-                if record and (folder / "recording.jsonl").exists():
-                    run.recording = read(folder / "recording.jsonl")
+                with suppress(WrongRecording) if error else nullcontext():
+                    if record and (folder / "recording.jsonl").exists():
+                        run.recording = read(folder / "recording.jsonl")
     except KeyboardInterrupt:
         raise Interrupted("stopped: no rank runs any more") from None
     run.seconds = time.monotonic() - begin
