@@ -1,7 +1,7 @@
 """What the notebooks import: it launches, draws and checks, and computes no lesson.
 
 launch/        runs a script, or a function of a cell, on several ranks
-recording.py   reads the file that scripts/shared.py wrote into a list of events with a
+recording.py   reads a file that scripts/shared.py wrote, as a list of events with a
                header, and refuses it if a field lacks; the table of kinds and fields
 draw/          makes a picture of a recording, or a player
 check/         judges a learner's answers, one module for each lesson

@@ -1,8 +1,8 @@
 """Makes a picture of a recording. A recording passes through, in this order:
 
 player.py       Player, film, still, animate: asks for frames of the module that draws
-                this kind (DRAWS), makes a page of them; player.js and .css are its
-                controls, and where they can't run the moving picture stands
+                the kind which the header names (DRAWS), makes a page of them;
+                player.js and .css are its controls, a picture stands where none run
 retell.py       where only bare facts were recorded, tells them as events that are drawn
 ring.py         ranks in a ring that pass chunks on
 flow.py         ranks that hold numbers and send them; cards.py draws one rank's

@@ -1,14 +1,16 @@
 """Runs a script on several ranks from a cell. A run passes through, in this order:
 
 run.py          torchrun() refuses what can't run, sends an order, shows lines; then it
-                reads the recording, which rank 0's script has written to a file
+                reads the recording, a file in which rank 0 has gathered all events
 script.py       only for a function of the notebook: makes a script of it
-client.py       the kernel's end of the pipe: starts a supervisor once, with variables
-                that mislead no rank, and sends it orders
-supervisor.py   a process of its own: takes orders, ends all ranks if the pipe closes
-elastic.py      in that process, torch's launcher, with three functions of ours; it has
-                the ranks forked from a third process, which has imported torch
-in_rank.py      in each rank: run() runs the script, and notes its pid and why it failed
+client.py       the kernel's end of the pipe: server() starts a supervisor once, with
+                variables that mislead no rank; ask() sends an order, gives events
+supervisor.py   a process of its own: serve() takes orders, launch() sees one through;
+                it ends all ranks if the pipe closes, and has a third process, the
+                fork server, that has imported torch
+elastic.py      start(): torch's launcher, on loopback, has that process fork the ranks
+in_rank.py      in each rank run_warm(), then run(), which runs the script and notes its
+                pid, and why it failed
 watch.py        beside all this: passes on lines, ends what outstays; then outcome()
 failure.py      back in the kernel: explain() says who failed first, and why
 
