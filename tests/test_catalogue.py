@@ -132,6 +132,39 @@ DDP(model).classes""",
 dist.init_process_group("gloo")""",
 }
 
+CURED = {  # the same, as the page says that it works
+    "an autograd kernel was not registered": """
+loss = nn.Linear(1, 1)(one).sum()
+loss.backward()
+dist.all_reduce(loss.detach())""",
+    "but did not find any unused parameters": """
+model = DDP(nn.Linear(1, 1))
+model(one).sum().backward()""",
+    "client socket has timed out after": """
+first = dist.TCPStore("127.0.0.1", 0, 2, True, wait_for_workers=False)
+dist.TCPStore("127.0.0.1", first.port, 2, False, timeout=timedelta(seconds=60))""",
+    "device_ids and output_device arguments only work with": """
+DDP(nn.Linear(1, 1))""",
+    "Distributed package doesn't have NCCL built in": """
+dist.new_group(backend="gloo")""",
+    "Grad strides do not match bucket view strides": """
+images = torch.ones(2, 3, 4, 4)
+model = DDP(nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last))
+model(images).sum().backward()""",
+    "is not needed when a module doesn't have any parameter": """
+nn.Linear(1, 1).requires_grad_(False)(one)""",
+    "Length of IterableDataset": """
+Stream.__len__ = lambda stream: 4
+loader = DataLoader(Stream(), batch_size=None, num_workers=0)
+len(loader), list(loader)""",
+    "No backend type associated with device type cpu": """
+dist.all_reduce(one, group=dist.new_group(backend="cpu:gloo,cuda:gloo"))""",
+    "DistributedDataParallel' object has no attribute": """
+model = nn.Linear(1, 1)
+model.classes = ["cat", "dog"]
+DDP(model).module.classes""",
+}
+
 
 @pytest.mark.parametrize("row", rows(1), ids=lambda row: row[1][:40])
 def test_a_message_of_the_second_table_is_said_here(row):
@@ -143,6 +176,12 @@ def test_a_message_of_the_second_table_is_said_here(row):
         assert message in " ".join([*run.lines[0], run.stderr.get(0, "")])
     else:
         assert message == "got signal: 1"
+
+
+@pytest.mark.parametrize("message", CURED)
+def test_the_cure_is_not_followed_by_the_message(message):
+    run = torchrun(says, CURED[message], ranks=1, quiet=True, env=CPU)
+    assert run.lines[0] == [] and message not in run.stderr.get(0, "")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs signals")
