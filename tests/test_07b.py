@@ -7,10 +7,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import torch.distributed as dist
 from lesson import changed
 from ringside import Player, RankFailed, Recording, check, film, load, still, torchrun
 from ringside.draw.player import animate
 from ringside.draw.stream import Layout, describe, sentence
+from torch.utils.data import DataLoader, IterableDataset
 
 SCRIPT = "07b_workers_and_streams"
 ROOT = Path(__file__).resolve().parents[1]
@@ -206,3 +208,28 @@ def test_stream_parts(function, says, capsys):
 def test_rounds(steps, dropped, says, capsys):
     check.rounds(steps, dropped)
     assert says in capsys.readouterr().out
+
+
+class WhoAmI(IterableDataset):
+    """Asks in a worker which rank it belongs to."""
+
+    def __iter__(self):
+        try:
+            yield dist.get_rank()
+        except ValueError as error:
+            yield f"{error}"
+
+
+def ask_in_workers(rank, world_size):
+    for way in ("fork", "spawn", "forkserver"):
+        loader = DataLoader(WhoAmI(), None, num_workers=1, multiprocessing_context=way)
+        print(way, *loader)
+
+
+def test_only_a_forked_worker_knows_the_rank_by_itself():
+    """What the page says of get_rank in a worker."""
+    lines = torchrun(ask_in_workers, ranks=2, quiet=True).lines
+    for rank, said in lines.items():
+        assert said[0] == f"fork {rank}"
+        assert "group has not been initialized" in said[1]
+        assert "group has not been initialized" in said[2]
