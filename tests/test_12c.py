@@ -19,6 +19,7 @@ import pytest
 import torch.distributed as dist
 from ringside import Recording, check, cluster, load, still
 from ringside.draw.player import animate
+from ringside.launch import client
 from torch.distributed.run import get_args_parser
 
 STEM = "12c_slurm"
@@ -282,3 +283,26 @@ def test_without_rank_0_nobody_has_opened_the_port():
         dist.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=1))
     said = re.search(r"\*(The client socket .*?)\*", page)[1]
     assert str(error.value).startswith(said)
+
+
+def test_two_agents_that_name_no_nodes_are_two_jobs(tmp_path):
+    """Each with a port and ranks of its own, as the page says of srun's tasks."""
+    path = tmp_path / "who.py"
+    path.write_text(
+        "import os, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.barrier()\n"
+        "own = [os.environ[n] for n in ('WORLD_SIZE', 'RANK', 'MASTER_PORT')]\n"
+        "print(' '.join(own), flush=True)\n"
+        "dist.destroy_process_group()\n"
+    )
+    line = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    line += ["--local-addr", "127.0.0.1"]
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    how["env"] = client.environment()
+    agents = [subprocess.Popen([*line, str(path)], **how) for _ in range(2)]
+    said = [agent.communicate(timeout=300)[0].split() for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0]
+    assert all(sorted(words[1::3]) == ["0", "1"] for words in said)
+    assert all(words[::3] == ["2", "2"] for words in said)
+    assert len({words[2] for words in said}) == 2, "two ports"
