@@ -14,6 +14,7 @@ With --record PATH, rank 0 keeps what each rank knew, one JSON object per line.
 The last line begins with "ok". The lesson: notebooks/00_start_here.ipynb
 """
 
+import gc
 import os
 from datetime import timedelta
 
@@ -21,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-from shared import Parser, leave_group, own_device, save_recording, start
+from shared import Parser, own_device, save_recording, start
 
 PHASES = {
     "start": "torchrun has started the ranks and told each one who it is.",
@@ -73,4 +74,6 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave_group()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -8,13 +8,14 @@ four ranks cannot share evenly. With --record PATH, rank 0 keeps what each sent,
 lines. The last line begins with "ok". The lesson: notebooks/04_ring_all_reduce.ipynb
 """
 
+import gc
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-from shared import Parser, leave_group, own_device, save_recording, start
+from shared import Parser, own_device, save_recording, start
 
 
 def scatter_reduce(rank, world_size, exchange):
@@ -94,4 +95,6 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave_group()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

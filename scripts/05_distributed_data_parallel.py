@@ -9,6 +9,7 @@ The last line begins with "ok". The lesson: notebooks/05_distributed_data_parall
 """
 
 import copy
+import gc
 from datetime import timedelta
 
 import torch
@@ -19,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.profiler import record_function
 
-from shared import Parser, leave_group, own_device, save_recording, start
-from timing import measured_on, quiet_profile
+from shared import Parser, own_device, save_recording, start
+from timing import measured_on, quiet_profile, spans_of
 
 METHODS, DRAWN = ["each", "flat", "hooks", "buckets", "ddp"], ["flat", "buckets"]
 READY, BEGINS = "torch::autograd::AccumulateGrad", "c10d::allreduce_"  # in a profile
@@ -103,8 +104,8 @@ def one_step(model, batch, after=lambda: None):
         with record_function("copies, waits"):
             after()
         dist.barrier()  # or the end of what other threads do may be missing
-    spans = [(s.name, s.time_range) for s in trace.events() if s.name in KEPT]
-    names = [name for name, _ in spans if name in (READY, BEGINS)]
+    spans = spans_of(trace, KEPT)
+    names = [span["what"] for span in spans if span["what"] in (READY, BEGINS)]
     counts = names.count(BEGINS), [*names, BEGINS].index(BEGINS), names.count(READY)
     return parameters_to_vector(w.grad for w in model.parameters()), spans, counts
 
@@ -117,8 +118,7 @@ def main():
     args, rank, world_size = start(parser)
     if args.bucket_mb is not None and not 0 < args.bucket_mb <= 1024:
         parser.error(f"--bucket-mb is above 0, 1024 at most, not {args.bucket_mb:g}")
-    seen = torch.device("cpu"), "gloo"  # whose all-reduces stand in a profile
-    device, backend = seen if args.record else own_device()
+    device, backend = (torch.device("cpu"), "gloo") if args.record else own_device()
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
     torch.manual_seed(0)  # drawn on CPUs, numbers are the same on all machines
     network = nn.Sequential(*[nn.Linear(512, 512) for _ in range(6)]).to(device)
@@ -136,9 +136,7 @@ def main():
             line = "{:11}  {:2} of {} gradients are ready".format(*counts)
             told.setdefault(line, "  later" if told else method)
         lines += [f"{name:8} {line}" for line, name in told.items()]
-        for name, time in spans:  # of the last step, in microseconds
-            span = {"what": name, "begin": time.start, "end": time.end}
-            events.append({"step": 0, "rank": rank, "method": method} | span)
+        events += [{"step": 0, "rank": rank, "method": method} | s for s in spans]
     save_recording(args.record, events, picture="spans", **measured_on(backend))
     if rank == 0:
         print(*lines, sep="\n")
@@ -147,4 +145,6 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave_group()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -7,6 +7,7 @@ PATH, rank 0 keeps what every rank read, one JSON object per line. The last line
 with "ok". The lesson: notebooks/07_sampler_and_set_epoch.ipynb
 """
 
+import gc
 from datetime import timedelta
 
 import torch
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 from torch.utils.data import DataLoader, DistributedSampler
 
-from shared import Parser, leave_group, save_recording, start
+from shared import Parser, save_recording, start
 
 EPOCHS, BATCH = 4, 2  # a batch is what one rank takes
 
@@ -81,4 +82,6 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave_group()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -7,6 +7,7 @@ threw, and who threw the same, one JSON object per line. The last line begins wi
 "ok". The lesson: notebooks/07c_dice.ipynb
 """
 
+import gc
 from datetime import timedelta
 
 import torch
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 from torch.utils.data import DataLoader
 
-from shared import Parser, leave_group, save_recording, start
+from shared import Parser, save_recording, start
 
 EPOCHS = 2
 WAYS = {
@@ -105,4 +106,6 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave_group()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -6,6 +6,7 @@ Try --size 1, or --lr 0.1. With --record PATH, rank 0 keeps what it did, as JSON
 The last line begins with "ok". The lesson: notebooks/11b_learning_rate.ipynb
 """
 
+import gc
 from datetime import timedelta
 
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 
-from shared import Parser, leave_group, save_recording, start
+from shared import Parser, save_recording, start
 
 TRAIN, TEST, BATCH, EPOCHS, EVERY = 2048, 1000, 16, 2, 256  # samples, but EPOCHS
 SEEDS, RULES = range(5), ("as before", "linear", "warm-up", "square root")
@@ -124,4 +125,6 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave_group()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -8,6 +8,7 @@ rank 0 keeps what all processes did, as JSON lines. The last line begins with "o
 The lesson: notebooks/12_launchers.ipynb
 """
 
+import gc
 import json
 import os
 import re
@@ -22,7 +23,7 @@ from tempfile import TemporaryDirectory
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-from shared import Parser, leave_group, save_recording, start
+from shared import Parser, save_recording, start
 
 WAYS = "by hand", "launch", "torchrun", "mp.spawn"
 OTHERS = "(TORCHELASTIC|PET|GROUP|ROLE|LOCAL|MASTER)_.*|RANK|WORLD_SIZE"
@@ -132,4 +133,6 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave_group()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

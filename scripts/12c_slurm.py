@@ -11,6 +11,7 @@ Without a cluster, put python3 scripts/slurm.py run before srun. No GPU is used.
 is there or not. The last line begins with "ok". The lesson: notebooks/12c_slurm.ipynb
 """
 
+import gc
 import os
 import subprocess
 from datetime import timedelta
@@ -20,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-from shared import Parser, leave_group, save_recording, start
+from shared import Parser, save_recording, start
 
 
 def from_slurm(env):
@@ -81,4 +82,6 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave_group()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -6,6 +6,7 @@ Rank 0 plays the agent, and forks the workers. With --record PATH, it keeps what
 did, as JSON lines. The last line begins with "ok": notebooks/13b_elastic.ipynb
 """
 
+import gc
 import json
 import multiprocessing
 import os
@@ -20,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-from shared import Parser, leave_group, save_recording, start
+from shared import Parser, save_recording, start
 
 SAMPLES, BATCH, STEPS, EVERY = 24, 8, 12, 4
 
@@ -134,4 +135,6 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave_group()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

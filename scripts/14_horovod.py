@@ -7,6 +7,7 @@ With --record PATH, rank 0 keeps who told what. The last line begins with "ok".
 The lesson: notebooks/14_horovod.ipynb
 """
 
+import gc
 import os
 from datetime import timedelta
 
@@ -16,7 +17,7 @@ from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
-from shared import Parser, leave_group, save_recording, start
+from shared import Parser, save_recording, start
 
 if HOROVOD := "HOROVOD_RANK" in os.environ:  # horovodrun has names of its own
     import horovod.torch as hvd
@@ -129,4 +130,6 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave_group()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

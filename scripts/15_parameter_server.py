@@ -7,6 +7,7 @@ no GPU. With --record PATH, rank 0 keeps who sent what, as JSON lines. The last 
 begins with "ok". The lesson: notebooks/15_parameter_server.ipynb
 """
 
+import gc
 from collections import Counter
 from datetime import timedelta
 
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import rpc
 from torch.distributed.elastic.multiprocessing import errors
 
-from shared import Parser, leave_group, save_recording, start
+from shared import Parser, save_recording, start
 
 OWN = {}  # what a process keeps for those who call it
 PHASES = {
@@ -129,4 +130,6 @@ def main():
 
 if __name__ == "__main__":
     main()
-    leave_group()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

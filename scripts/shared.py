@@ -1,11 +1,9 @@
-"""What all scripts of the course share: how they begin, record and end.
+"""What all scripts of the course share: how they begin and record.
 
-A script reads its words with Parser and start, takes a device with own_device, keeps
-what happened with save_recording, and ends with leave_group. Each is a few lines. Copy
-this file along with a script.
+A script reads its words with Parser and start, takes a device with own_device, and
+keeps what happened with save_recording. Copy this file along with a script.
 """
 
-import gc
 import json
 import os
 import shlex
@@ -67,10 +65,3 @@ def save_recording(path, events, **header):
         part.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
         part.replace(path)
     return rows
-
-
-def leave_group():
-    """Destroy the group, after all that main left behind and that can keep it alive."""
-    gc.collect()
-    if dist.is_initialized():
-        dist.destroy_process_group()

@@ -32,6 +32,12 @@ def quiet_profile():
     return profile(activities=[ProfilerActivity.CPU])
 
 
+def spans_of(trace, names):
+    """Return when, in microseconds, what has one of these names began and ended."""
+    spans = [(s.name, s.time_range) for s in trace.events() if s.name in names]
+    return [{"what": name, "begin": t.start, "end": t.end} for name, t in spans]
+
+
 def measured_on(backend):
     """Return what a recording says of its times: that they were measured, and where."""
     gpus, cores = f"{dist.get_world_size()} GPUs", f"{os.cpu_count()} CPU cores"
