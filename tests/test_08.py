@@ -169,6 +169,42 @@ def test_with_two_samples_the_model_guesses_in_training_too(tmp_path, one_thread
     assert sum(wrong) / 3 < 30
 
 
+def with_kinds(cells, norm, shuffle):
+    """Train on points that lie further right on each rank; return two percents."""
+    model, generator = cells.network(norm, 0), torch.Generator().manual_seed(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+
+    def batch(samples):
+        points = torch.randn(4 * samples, 2, generator=generator)
+        moved = points + torch.arange(4.0).repeat_interleave(samples)[:, None]
+        order = torch.arange(len(points))
+        if shuffle:
+            order = torch.randperm(len(points), generator=generator)
+        return moved[order], cells.far(points)[order]
+
+    def wrong(points, kinds):
+        return 100 * (model(points).argmax(1) != kinds).float().mean().item()
+
+    for _ in range(100):
+        points, kinds = batch(32)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(points), kinds).backward()
+        optimizer.step()
+    model.eval()
+    evaluation = wrong(*batch(500))
+    model.train()
+    return sum(wrong(*batch(32)) for _ in range(10)) / 10, evaluation
+
+
+def test_good_in_training_and_poor_in_evaluation(tmp_path, one_thread):
+    cells, mixed = functions_of(NORM, tmp_path), four_ranks()
+    training, evaluation = with_kinds(cells, mixed, shuffle=False)
+    assert 5 < training < 15 and 33 < evaluation < 43
+    for norm, shuffle in ((mixed, True), (nn.BatchNorm1d, False)):
+        both = with_kinds(cells, norm, shuffle)
+        assert both == pytest.approx((25, 25), abs=4), norm
+
+
 @pytest.fixture
 def one_thread():
     """As on the page: with more, small models are many times slower."""

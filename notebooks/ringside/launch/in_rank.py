@@ -135,14 +135,27 @@ def outlive(parent: int) -> None:
     os._exit(1)
 
 
-if parent := os.environ.pop("RINGSIDE_SUPERVISOR", None):  # in the fork server
-    die_with(int(parent))  # first, for what follows takes seconds
+def preload() -> None:
+    """Import what all ranks need, in the process from which they are copied."""
+    gc.disable()  # it would go through all that is imported, several times
     for module in PRELOAD:
         import_module(module)
+    gc.enable()
     gc.collect()
     gc.freeze()  # so that a collection in a rank need not go through all of torch
     for ending in weakref.finalize._registry:
         ending.atexit = False  # nor the end of a rank take it apart
-BORN, BIRTHPLACE = dict(os.environ), os.getpid()  # with what torch has put there
+
+
+def settle() -> None:
+    """Remember which process ranks are copied from, and what torch has put there."""
+    global BORN, BIRTHPLACE
+    BORN, BIRTHPLACE = dict(os.environ), os.getpid()
+
+
+if parent := os.environ.pop("RINGSIDE_SUPERVISOR", None):  # in a new fork server
+    die_with(int(parent))  # first, for what follows takes seconds
+    preload()
+settle()
 if __name__ == "__main__":
     run(sys.argv[3], sys.argv[4:], sys.argv[2], int(sys.argv[1]))

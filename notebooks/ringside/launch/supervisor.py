@@ -12,6 +12,7 @@ import gc
 import json
 import logging
 import multiprocessing.forkserver
+import multiprocessing.util
 import os
 import queue
 import resource
@@ -22,6 +23,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from multiprocessing import resource_tracker
 
 import psutil
 
@@ -49,13 +51,41 @@ class Supervisor:
         multiprocessing.set_forkserver_preload([in_rank.__name__])
         self.born = os.environ | {"RINGSIDE_SUPERVISOR": str(os.getpid())}
         self.born["TMPDIR"] = workdir  # torch._dynamo leaves a folder there
-        self.start_fork_server()
 
     def start_fork_server(self) -> None:
         """Start the process that ranks are forked from, unless it is there."""
         os.environ.clear()
         os.environ.update(self.born)
         multiprocessing.forkserver.ensure_running()
+
+    def copy_fork_server(self) -> None:
+        """Start it as a copy of this process: so torch is imported once, not twice."""
+        forks, util = multiprocessing.forkserver, multiprocessing.util
+        resource_tracker.ensure_running()  # so that only the server is to be started
+        parent, spawn = os.getpid(), util.spawnv_passfds
+
+        def copy(python, words, kept):
+            util.spawnv_passfds = spawn
+            if pid := os.fork():
+                return pid
+            try:
+                in_rank.die_with(parent)
+                for fd in map(int, os.listdir("/proc/self/fd")):
+                    if fd > 2 and fd not in kept:
+                        with suppress(OSError):
+                            os.close(fd)
+                forks._forkserver.__init__()  # forget what is its parent's
+                resource_tracker._resource_tracker.__init__()
+                tempfile.tempdir = None
+                logging.disable(logging.NOTSET)
+                os.environ.pop("RINGSIDE_SUPERVISOR")
+                in_rank.settle()
+                exec(words[-1])  # what a new interpreter would run
+            finally:
+                os._exit(1)
+
+        util.spawnv_passfds = copy
+        self.start_fork_server()
 
     def tell(self, **event) -> None:
         """Write one event for the kernel; a kernel that is gone hears nothing."""
@@ -88,7 +118,12 @@ class Supervisor:
     def serve(self) -> None:
         """Run requests one after another, until the kernel is gone."""
         threading.Thread(target=self.listen, daemon=True).start()
-        try:  # here, while the fork server imports torch, too
+        if sys.platform == "linux":
+            in_rank.preload()
+            self.copy_fork_server()
+        else:
+            self.start_fork_server()
+        try:  # what replaces parts of torch must not be there before
             from .elastic import start
         except ImportError as error:
             self.tell(fault=str(error))
