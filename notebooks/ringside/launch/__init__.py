@@ -5,10 +5,10 @@ run.py          torchrun() refuses what can't run, sends an order, shows lines; 
 script.py       only for a function of the notebook: makes a script of it
 client.py       the kernel's end of the pipe: server() starts a supervisor once, with
                 variables that mislead no rank; ask() sends an order, gives events
-supervisor.py   a process of its own: serve() takes orders, launch() sees one through;
-                it ends all ranks if the pipe closes, and has a third process, the
-                fork server, that has imported torch
-elastic.py      start(): torch's launcher, on loopback, has that process fork the ranks
+supervisor.py   a process of its own: serve() imports torch, and makes a copy of the
+                process, the fork server; then it takes orders, and launch() sees one
+                through; it ends all ranks if the pipe closes
+elastic.py      start(): torch's launcher, on loopback, has that copy fork the ranks
 in_rank.py      in each rank run_warm(), then run(), which runs the script and notes its
                 pid, and why it failed
 watch.py        beside all this: passes on lines, ends what outstays; then outcome()

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from contextlib import suppress
 from multiprocessing import resource_tracker
 
@@ -59,28 +60,30 @@ class Supervisor:
         multiprocessing.forkserver.ensure_running()
 
     def copy_fork_server(self) -> None:
-        """Start it as a copy of this process: so torch is imported once, not twice."""
+        """Start it as a copy of this process, so that torch is imported only once."""
         forks, util = multiprocessing.forkserver, multiprocessing.util
-        resource_tracker.ensure_running()  # so that only the server is to be started
-        parent, spawn = os.getpid(), util.spawnv_passfds
+        resource_tracker.ensure_running()  # or it would be the first to be copied
+        supervisor, start_python = os.getpid(), util.spawnv_passfds
 
         def copy(python, words, kept):
-            util.spawnv_passfds = spawn
+            util.spawnv_passfds = start_python  # for the copy, too
             if pid := os.fork():
                 return pid
             try:
-                in_rank.die_with(parent)
+                in_rank.die_with(supervisor)
                 for fd in map(int, os.listdir("/proc/self/fd")):
-                    if fd > 2 and fd not in kept:
+                    if fd > 2 and fd not in kept:  # those of the pipes, above all
                         with suppress(OSError):
                             os.close(fd)
-                forks._forkserver.__init__()  # forget what is its parent's
+                forks._forkserver.__init__()  # as if newly imported
                 resource_tracker._resource_tracker.__init__()
                 tempfile.tempdir = None
                 logging.disable(logging.NOTSET)
                 os.environ.pop("RINGSIDE_SUPERVISOR")
                 in_rank.settle()
-                exec(words[-1])  # what a new interpreter would run
+                exec(words[-1])  # what Python would have been told to do
+            except Exception:
+                traceback.print_exc()
             finally:
                 os._exit(1)
 
@@ -118,13 +121,13 @@ class Supervisor:
     def serve(self) -> None:
         """Run requests one after another, until the kernel is gone."""
         threading.Thread(target=self.listen, daemon=True).start()
-        if sys.platform == "linux":
-            in_rank.preload()
-            self.copy_fork_server()
-        else:
-            self.start_fork_server()
-        try:  # what replaces parts of torch must not be there before
-            from .elastic import start
+        try:
+            if sys.platform == "linux":
+                in_rank.preload()
+                self.copy_fork_server()
+            else:
+                self.start_fork_server()
+            from .elastic import start  # last, for no rank may have what it replaces
         except ImportError as error:
             self.tell(fault=str(error))
             return
