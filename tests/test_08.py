@@ -202,7 +202,7 @@ def test_good_in_training_and_poor_in_evaluation(tmp_path, one_thread):
     assert 5 < training < 15 and 33 < evaluation < 43
     for norm, shuffle in ((mixed, True), (nn.BatchNorm1d, False)):
         both = with_kinds(cells, norm, shuffle)
-        assert both == pytest.approx((25, 25), abs=4), norm
+        assert 18 < min(both) <= max(both) < 30, norm
 
 
 @pytest.fixture
