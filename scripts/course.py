@@ -502,11 +502,12 @@ def test(extra):
 
 
 def lanes(extra):
-    """Lanes of test files, side by side: four on two cores, as most of them wait."""
+    """Lanes of test files, side by side: one more than cores, for some of them wait."""
     alone = any(re.match("-n|--dist|--pdb|-s$|--capture=no|-p$", w) for w in extra)
-    if alone or (os.cpu_count() or 1) < 2:
+    cores = os.cpu_count() or 1
+    if alone or cores < 2:
         return []
-    number = min(max(free_megabytes() // 2500, 2), 4)
+    number = min(max(free_megabytes() // 2500, 2), cores + 1, 4)
     return ["-n", str(number), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 

@@ -750,7 +750,8 @@ def test_the_minutes_of_a_lesson_are_those_of_all_its_tests(course, capsys):
 @pytest.mark.parametrize(
     ("words", "cores", "free", "expected"),
     [
-        ([], 2, 8000, 3),
+        ([], 2, 20000, 3),
+        ([], 4, 8000, 3),
         ([], 8, 20000, 4),
         (["-k", "08"], 8, 2000, 2),
         ([], 1, 8000, 0),
