@@ -20,7 +20,7 @@ from .failure import Refused
 
 LONGEST = 58  # bytes of a folder that a socket's path can lie in
 ENDING = 8.0  # seconds that a supervisor has to end its ranks, and itself
-PATIENCE = 600.0  # seconds for two imports of torch, from a disk far away
+PATIENCE = 600.0  # seconds for an import of torch, from a disk far away
 MISLEADING = re.compile(  # what another launcher, network or kernel left behind
     "(PET|TORCHELASTIC|SLURM|PMI|PMIX|OMPI|GROUP|ROLE|MASTER|GLOO)_.*"
     "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MPLBACKEND"
