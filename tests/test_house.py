@@ -305,6 +305,9 @@ def test_a_notebook_reads_well(path):
     prose = "\n\n".join(cells(path, "markdown"))
     swallowed = re.findall(r"</details>\n(?!<details)(.+)", prose)
     assert not swallowed, "what follows a fold at once is not rendered: a blank line"
+    prose = re.sub(r"(?ms)^```.*?^```", "", prose)
+    typed = re.findall(r"</summary>.*(?:`|\]\(|\*\*).*|<summary>.*`.*", prose)
+    assert not typed, "nor is what stands in a line of HTML: a blank line before it"
 
 
 def test_each_lesson_leads_to_the_next_and_back():
