@@ -856,6 +856,23 @@ def test_a_rank_cannot_tell_warm_from_plain(place):
         assert json.loads(about)["path"][0] == str(Path(script).parent)
 
 
+LEFT = """
+import logging, tempfile
+from torch.distributed.elastic.multiprocessing.api import MultiprocessContext
+print(logging.root.manager.disable, tempfile.tempdir)
+print(MultiprocessContext._is_done.__module__)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there it is a copy")
+def test_ranks_inherit_nothing_of_the_supervisor_that_is_copied(place):
+    run = torchrun(place.script(LEFT), ranks=1, quiet=True)
+    assert run.lines[0] == ["0 None", "torch.distributed.elastic.multiprocessing.api"]
+    supervisor = psutil.Process(client._server.process.pid)
+    words = [process.cmdline() for process in supervisor.children()]
+    assert supervisor.cmdline() in words, "torch was imported a second time"
+
+
 def test_ranks_of_a_new_fork_server_can_be_ended(place):
     """It starts when the old one was killed, as by a machine out of memory."""
     for process in psutil.Process(client._server.process.pid).children():

@@ -13,6 +13,7 @@ import os
 import runpy
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -151,6 +152,7 @@ def settle() -> None:
     """Remember which process ranks are copied from, and what torch has put there."""
     global BORN, BIRTHPLACE
     BORN, BIRTHPLACE = dict(os.environ), os.getpid()
+    tempfile.tempdir = None  # a rank looks for its own
 
 
 if parent := os.environ.pop("RINGSIDE_SUPERVISOR", None):  # in a new fork server

@@ -77,7 +77,6 @@ class Supervisor:
                             os.close(fd)
                 forks._forkserver.__init__()  # as if newly imported
                 resource_tracker._resource_tracker.__init__()
-                tempfile.tempdir = None
                 logging.disable(logging.NOTSET)
                 os.environ.pop("RINGSIDE_SUPERVISOR")
                 in_rank.settle()
