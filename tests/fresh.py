@@ -1,4 +1,4 @@
-"""Runs scripts in ranks that have imported torch, and nothing else.
+"""Runs scripts in ranks that have imported torch and its compiler, and nothing else.
 
 A line of input is a list: a folder, a script, its words. Two ranks run it, and in the
 folder they leave what they print, and at their end the names of their threads. The
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun sets it
-import torch  # noqa: E402, F401 the ranks have it from here
+import torch._dynamo  # noqa: E402, F401 the ranks have it, and torch, from here
 
 
 def threads() -> str:

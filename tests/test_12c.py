@@ -293,7 +293,7 @@ def test_two_agents_that_name_no_nodes_are_two_jobs(tmp_path):
         "dist.init_process_group('gloo')\n"
         "dist.barrier()\n"
         "own = [os.environ[n] for n in ('WORLD_SIZE', 'RANK', 'MASTER_PORT')]\n"
-        "print(' '.join(own), flush=True)\n"
+        "print(' '.join(own) + '\\n', end='', flush=True)  # in one piece\n"
         "dist.destroy_process_group()\n"
     )
     line = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
