@@ -406,15 +406,18 @@ def test_what_the_page_says_of_a_compiled_model():
 def in_16_bits(rank, world_size, text):
     model = nn.parallel.DistributedDataParallel(nn.Linear(1, 1, bias=False))
     exec(text, {"model": model})
-    model(torch.tensor([1 + 1 / 4096])).backward()  # no 16 bits have this number
-    grad = model.module.weight.grad
-    print(grad.item(), grad.dtype, model.module.weight.dtype)
+    for number in (1 + 1 / 4096, 65504.0, 70_000.0):  # 16 bits have only the second
+        model.zero_grad()
+        model(torch.tensor([number])).backward()
+        grad = model.module.weight.grad
+        print(grad.item(), grad.dtype, model.module.weight.dtype)
 
 
 def test_the_ready_hook_sends_16_bits():
     text = quoted(DDP, "fp16_compress_hook")
     run = torchrun(in_16_bits, text, ranks=2, quiet=True)
-    assert run.lines[0] == ["1.0 torch.float32 torch.float32"]
+    kinds = "torch.float32 torch.float32"
+    assert run.lines[0] == [f"{number} {kinds}" for number in (1.0, 65504.0, "inf")]
 
 
 @pytest.mark.parametrize(

@@ -880,9 +880,10 @@ def test_ranks_of_a_new_fork_server_can_be_ended(place):
             process.kill()
             while process.status() != psutil.STATUS_ZOMBIE:  # until the next run
                 time.sleep(0.01)
-    text = "import signal\nprint(signal.getsignal(signal.SIGTERM).name)\n"
+    text = "import os, signal, tempfile\nprint(signal.getsignal(signal.SIGTERM).name)\n"
+    text += "print(tempfile.gettempdir() == os.environ['TMPDIR'])\n"
     run = torchrun(place.script(text), ranks=2, quiet=True)
-    assert run.lines == {0: ["SIG_DFL"], 1: ["SIG_DFL"]}
+    assert run.lines == dict.fromkeys(range(2), ["SIG_DFL", "True"])
     place.idle = {p.pid for p in place.processes()}
     place.left = place.files()
 
