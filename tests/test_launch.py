@@ -874,7 +874,10 @@ def test_ranks_inherit_nothing_of_the_supervisor_that_is_copied(place):
 
 
 def test_ranks_of_a_new_fork_server_can_be_ended(place):
-    """It starts when the old one was killed, as by a machine out of memory."""
+    """It starts when the old one was killed, as by a machine out of memory.
+
+    Its ranks have the temporary folder of the run, not that of the supervisor.
+    """
     for process in psutil.Process(client._server.process.pid).children():
         if "resource_tracker" not in " ".join(process.cmdline()):  # the fork server
             process.kill()

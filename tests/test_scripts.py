@@ -170,7 +170,7 @@ def test_the_threads_of_a_group_can_be_told_by_their_names(tmp_path, monkeypatch
 
 @pytest.fixture(scope="module")
 def fresh():
-    """A function that lets two ranks which know nothing but torch run some words."""
+    """A function that runs words in two ranks; they know torch and its compiler."""
     line = [sys.executable, ROOT / "tests" / "fresh.py"]
     how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "cwd": ROOT}
     with subprocess.Popen(line, text=True, **how) as server:
