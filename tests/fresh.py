@@ -1,4 +1,4 @@
-"""Runs scripts in ranks that have imported torch and its compiler, and nothing else.
+"""Runs scripts in ranks that have imported torch, and nothing else.
 
 A line of input is a list: a folder, a script, its words. Two ranks run it, and in the
 folder they leave what they print, and at their end the names of their threads. The
@@ -7,6 +7,7 @@ which takes longer than most scripts; else it has no more than these.
 """
 
 import atexit
+import gc
 import json
 import os
 import runpy
@@ -15,7 +16,7 @@ import sys
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun sets it
-import torch._dynamo  # noqa: E402, F401 the ranks have it, and torch, from here
+import torch  # noqa: E402, F401 the ranks have it from here
 
 
 def threads() -> str:
@@ -42,6 +43,8 @@ def become(rank: int, port: int, folder: Path, words: list[str]) -> None:
 
 
 def main() -> None:
+    gc.collect()
+    gc.freeze()  # a rank goes through what it makes itself, not through all of torch
     for line in sys.stdin:
         folder, *words = json.loads(line)
         with socket.create_server(("127.0.0.1", 0)) as door:

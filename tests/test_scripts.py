@@ -170,7 +170,7 @@ def test_the_threads_of_a_group_can_be_told_by_their_names(tmp_path, monkeypatch
 
 @pytest.fixture(scope="module")
 def fresh():
-    """A function that runs words in two ranks; they know torch and its compiler."""
+    """A function that runs words in two ranks, which know torch and nothing else."""
     line = [sys.executable, ROOT / "tests" / "fresh.py"]
     how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "cwd": ROOT}
     with subprocess.Popen(line, text=True, **how) as server:
@@ -208,6 +208,16 @@ def test_fresh_ranks_print_the_same_and_end_as_cleanly(script, fresh, tmp_path):
     if (script, 2) not in PRINTED:
         PRINTED[script, 2] = torchrun(script, ranks=2, quiet=True).lines[0]
     assert said == PRINTED[script, 2]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_fresh_ranks_tell_of_an_import_that_keeps_the_group(fresh, tmp_path):
+    """An optimizer makes it. Ranks that had made it before could not tell."""
+    lines = ["import torch.distributed as dist", "dist.init_process_group('gloo')"]
+    lines += ["import torch.distributed.nn", "dist.destroy_process_group()"]
+    (tmp_path / "late.py").write_text("\n".join(lines))
+    fresh(tmp_path, tmp_path / "late.py")
+    assert "gloo" in (tmp_path / "rank0").read_text()
 
 
 def test_the_command_that_is_shown_works():
