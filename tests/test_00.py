@@ -80,15 +80,15 @@ def test_the_script_for_monday_is_complete(tmp_path):
 def test_the_fold_about_plain_python_is_right(tmp_path):
     """The same lines make a group where torchrun has started them, and else none."""
     lines = f"import os\nimport torch.distributed as dist\n{quoted(SCRIPT, 'launched')}"
-    lines += "print(rank, world_size, dist.is_initialized())\n"
+    lines += "print(rank, local_rank, world_size, dist.is_initialized())\n"
     lines += "if launched:\n    dist.destroy_process_group()\n"
     (tmp_path / "both.py").write_text(lines)
     run = torchrun(tmp_path / "both.py", ranks=2, quiet=True)
-    assert run.lines == {0: ["0 2 True"], 1: ["1 2 True"]}
+    assert run.lines == {0: ["0 0 2 True"], 1: ["1 1 2 True"]}
     plain = subprocess.run(
         [sys.executable, tmp_path / "both.py"], capture_output=True, text=True
     )
-    assert (plain.stdout, plain.returncode) == ("0 1 False\n", 0), plain.stderr
+    assert (plain.stdout, plain.returncode) == ("0 0 1 False\n", 0), plain.stderr
 
 
 def test_the_table_of_visible_gpus_says_what_the_arithmetic_says():
