@@ -62,9 +62,9 @@ def main():
     w = torch.tensor(1.0)
     mine = share(x, rank, world_size), share(y, rank, world_size)
     grad, alone, count = gradient(w, *mine), gradient(w, x, y), len(mine[0])
-    found = torch.tensor([grad, grad * count, count])
-    dist.all_reduce(found)  # three sums in one call
-    means, slopes, samples = found
+    sums = torch.tensor([grad, grad * count, count])
+    dist.all_reduce(sums)  # three sums in one call
+    means, slopes, samples = sums
     mean, by_count = means / world_size, slopes / samples
     if not torch.allclose(by_count, alone):
         raise ValueError(f"the mean by count is {by_count}, not {alone}")

@@ -51,7 +51,7 @@ def exchange(given, right, came, left, group=None):
     """Begin to send and to receive, both at once, and only then wait for both."""
     both = [dist.P2POp(dist.isend, given, right, group)]
     both += [dist.P2POp(dist.irecv, came, left, group)]
-    for request in dist.batch_isend_irecv(both):  # begins them together
+    for request in dist.batch_isend_irecv(both):  # begins both
         request.wait()
 
 

@@ -128,14 +128,14 @@ def main():
     lines, events = ["method   all-reduces  the first begins when"], []
     for method in methods:
         model, after = prepare(method, copy.deepcopy(network), args.bucket_mb)
-        told = {}  # each line once: a later step may go otherwise than the first
+        rows = {}  # each line once: a later step may go otherwise than the first
         for _ in range(5 if args.record else 3):
             grads, spans, counts = one_step(model, batch[rank::world_size], after)
             if not (grads - right).abs().max() <= 1e-4 * right.abs().max():  # or nan
                 raise ValueError(f"{method}: not the gradients of one process")
             line = "{:11}  {:2} of {} gradients are ready".format(*counts)
-            told.setdefault(line, "  later" if told else method)
-        lines += [f"{name:8} {line}" for line, name in told.items()]
+            rows.setdefault(line, "  later" if rows else method)
+        lines += [f"{name:8} {line}" for line, name in rows.items()]
         events += [{"step": 0, "rank": rank, "method": method} | s for s in spans]
     save_recording(args.record, events, picture="spans", **measured_on(backend))
     if rank == 0:

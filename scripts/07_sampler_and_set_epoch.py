@@ -76,8 +76,8 @@ def main():
         if wrong := audit(shares, args.samples, epoch):
             raise ValueError(f"epoch {epoch}: {wrong}")
     if rank == 0:
-        said = f"{sum(map(len, shares))} reads an epoch by {world_size} ranks"
-        print(f"ok: {args.samples} samples, {said}")
+        reads = f"{sum(map(len, shares))} reads an epoch by {world_size} ranks"
+        print(f"ok: {args.samples} samples, {reads}")
 
 
 if __name__ == "__main__":

@@ -79,15 +79,15 @@ def main():
     of_each = (world_size * args.workers, world_size, args.workers, 1)  # reads due
     for step, (way, times) in enumerate(zip(WAYS, of_each)):
         ranks = [sum(row["reads"], []) for row in rows if row["step"] == step]
-        found = Counter(sum(ranks, []))
-        if found != dict.fromkeys(range(args.samples), times):
-            raise ValueError(f"shared by {way}: not {times} of each, but {dict(found)}")
+        reads = Counter(sum(ranks, []))
+        if reads != dict.fromkeys(range(args.samples), times):
+            raise ValueError(f"shared by {way}: not {times} of each, but {dict(reads)}")
         if rank == 0:
-            told = f"{found.total():3} reads, {times:2} of each sample; rank by rank:"
-            print(f"shared by {way:16}{told}", *[f"{len(mine):2}" for mine in ranks])
+            row = f"{reads.total():3} reads, {times:2} of each sample; rank by rank:"
+            print(f"shared by {way:16}{row}", *[f"{len(mine):2}" for mine in ranks])
     if rank == 0:
-        said = f"{world_size} ranks with {args.workers} workers each"
-        print(f"ok: {args.samples} samples for {said}; shared by both, each comes once")
+        crew = f"{world_size} ranks with {args.workers} workers each"
+        print(f"ok: {args.samples} samples for {crew}; shared by both, each comes once")
 
 
 if __name__ == "__main__":

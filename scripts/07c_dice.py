@@ -100,8 +100,8 @@ def main():
             print(f"{way:14}{len(set.union(*thrown)):3} different of {total} throws")
     save_recording(args.record, events, picture="flow", phases=WAYS, pace=3)
     if rank == 0:
-        said = f"{world_size} ranks with {args.workers} workers each"
-        print(f"ok: {said} throw what one process predicted")
+        crew = f"{world_size} ranks with {args.workers} workers each"
+        print(f"ok: {crew} throw what one process predicted")
 
 
 if __name__ == "__main__":

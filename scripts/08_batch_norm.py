@@ -76,9 +76,9 @@ def main():
         if y is not None:
             torch.testing.assert_close(y, (x - mean) / (var + norm.eps).sqrt())
         holds = {"samples": [[int(number), rank] for number in x[:, 0]]}
-        for name, found in (("mean", mean), ("running", norm.running_mean)):
-            if found is not None:
-                holds[name] = [[f"{found[0]:.3g}", *found[1:].nonzero()[:, 0].tolist()]]
+        for name, means in (("mean", mean), ("running", norm.running_mean)):
+            if means is not None:
+                holds[name] = [[f"{means[0]:.3g}", *means[1:].nonzero()[:, 0].tolist()]]
         event = {"step": len(events), "rank": rank, "phase": phase, "call": call}
         events.append(event | {"holds": holds})
 
@@ -93,8 +93,8 @@ def main():
     y = model.eval()(x)
     note("evaluation", norm, "broadcast", y, norm.running_var, norm.running_mean)
     note("joined", joined, "all_reduce", joined(x), *together)
-    found = [float(event["holds"]["running"][0][0]) for event in events]
-    torch.testing.assert_close(found, [tenth, 0.2, 0.18 + tenth, 0.38, world_size / 5])
+    kept = [float(event["holds"]["running"][0][0]) for event in events]
+    torch.testing.assert_close(kept, [tenth, 0.2, 0.18 + tenth, 0.38, world_size / 5])
     rows = save_recording(args.record, events, picture="flow", phases=PHASES, pace=3)
     if rank == 0:
         for phase, name in product(PHASES, ("mean", "running")):

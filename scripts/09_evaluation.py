@@ -71,14 +71,14 @@ def main():
 
     scores, _, right = results(args.samples)
     truth, predictions = right.mean(), (scores > 0).long()  # of one process
-    found, events = {}, []
+    accuracies, events = {}, []
     for step, way in enumerate(WAYS):
         tests = share(way, args.samples, rank, world_size)
-        found[way] = accuracy(way, right[tests])
+        accuracies[way] = accuracy(way, right[tests])
         event = {"step": step, "rank": rank, "phase": way, "tests": tests}
         event |= {"right": right[tests].int().tolist()}
-        events.append(event | {"accuracy": f"{found[way]:.1%}"})
-    torch.testing.assert_close(found["exact"], truth)
+        events.append(event | {"accuracy": f"{accuracies[way]:.1%}"})
+    torch.testing.assert_close(accuracies["exact"], truth)
     ordered = gather(predictions[tests], args.samples).flatten()[: args.samples]
     if not torch.equal(ordered, predictions):
         raise ValueError(f"gathered {ordered}, but one process has {predictions}")
@@ -87,8 +87,8 @@ def main():
         print(f"one process   tests {args.samples:2}: {truth:6.1%}")
         for way in WAYS:
             tested = sum(len(row["tests"]) for row in rows if row["phase"] == way)
-            off = f"{100 * (found[way] - truth):+z.1f}"  # z: a zero has no minus
-            print(f"{way:13} tests {tested:2}: {found[way]:6.1%}, {off:>5} points")
+            off = f"{100 * (accuracies[way] - truth):+z.1f}"  # z: a zero has no minus
+            print(f"{way:13} tests {tested:2}: {accuracies[way]:6.1%}, {off:>5} points")
         print("predictions", *ordered.tolist())
         print(f"ok: {world_size} ranks; exact, and in order, as in one process")
 

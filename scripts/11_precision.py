@@ -63,13 +63,13 @@ def train(way, exponent, rank, device, events):
         event = {"step": step, "rank": rank, "phase": way}
         event["exponent"] = int(scaler.get_scale()).bit_length() - 1
         take_step(ddp, [photo(rank)], optimizer, scaler, kind)
-        weight, told = 1000 * model.weight.item(), [None] * dist.get_world_size()
-        dist.all_gather_object(told, (weight, scaler.get_scale(), seen[-1]))
-        infs = [other for other, state in enumerate(told) if not state[2]]
+        weight, states = 1000 * model.weight.item(), [None] * dist.get_world_size()
+        dist.all_gather_object(states, (weight, scaler.get_scale(), seen[-1]))
+        infs = [other for other, state in enumerate(states) if not state[2]]
         if infs and weight != before:
             raise ValueError(f"{way}, step {step} is taken, with an inf on {infs}")
-        if len({state[:2] for state in told}) > 1:
-            raise ValueError(f"{way}, step {step}: the ranks disagree: {told}")
+        if len({state[:2] for state in states}) > 1:
+            raise ValueError(f"{way}, step {step}: the ranks disagree: {states}")
         before, event["exact"] = weight, weight
         events.append(event | {"weight": f"{weight:.1f}", "infs": infs})
 

@@ -102,11 +102,11 @@ def main():
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     batch, ways, events = BATCH * world_size, {}, []
     for rule in RULES:
-        how, ddp = (rule, args.lr, batch), DistributedDataParallel(Nets(args.size))
-        ways[rule] = train(ddp, *how, [rank], world_size)
+        setting, ddp = (rule, args.lr, batch), DistributedDataParallel(Nets(args.size))
+        ways[rule] = train(ddp, *setting, [rank], world_size)
         if rank == 0:  # one process takes the shares of all ranks, one by one
             one = Nets(args.size)
-            train(one, *how, range(world_size), world_size)
+            train(one, *setting, range(world_size), world_size)
             both = [[*nets.parameters()] for nets in (ddp, one)]
             torch.testing.assert_close(*both, rtol=0, atol=1e-9, equal_nan=True)
     if rank == 0:
@@ -115,8 +115,8 @@ def main():
             for step, each in enumerate(scores):
                 event = {"step": step, "rank": 0, "phase": way}
                 events.append(event | {"score": round(each.sum().item() * TEST / 100)})
-            told = f"{each.mean():5.1f} right, {each.min():4.1f} to {each.max():.1f}"
-            print(f"{way:12}{told}")
+            row = f"{each.mean():5.1f} right, {each.min():4.1f} to {each.max():.1f}"
+            print(f"{way:12}{row}")
     header = {"every": EVERY, "tests": TEST * len(SEEDS)}
     save_recording(args.record, events, picture="paths", **header)
     if rank == 0:

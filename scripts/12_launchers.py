@@ -35,9 +35,9 @@ INHERITED = [name for name in NAMES if name in os.environ]
 def work():
     signal.alarm(100)  # whatever happens, this process ends
     rank, knows = os.environ["RANK"], [name for name in NAMES if name in os.environ]
-    told = {"rank": int(rank), "parent": os.getppid(), "words": sys.argv[1:]}
+    note = {"rank": int(rank), "parent": os.getppid(), "words": sys.argv[1:]}
     with open(f"rank{rank}.part", "w") as file:
-        json.dump(told | {"inherited": INHERITED, "knows": knows}, file)
+        json.dump(note | {"inherited": INHERITED, "knows": knows}, file)
     os.replace(f"rank{rank}.part", f"rank{rank}")
     while not (os.path.exists("rank0") and os.path.exists("rank1")):
         time.sleep(0.01)
@@ -83,8 +83,8 @@ def watch(way, folder):
     started, out = [], (folder / "log").open("w")
     try:
         for own, words in typed:
-            how = {"env": env | own, "cwd": folder, "stdout": out, "stderr": out}
-            started.append(subprocess.Popen([sys.executable, *words], **how))
+            options = {"env": env | own, "cwd": folder, "stdout": out, "stderr": out}
+            started.append(subprocess.Popen([sys.executable, *words], **options))
         started[-1].wait(100)  # the launcher or, where there is none, rank 1
         time.sleep(0.5)
         (folder / "enough").touch()  # whoever still works may end
@@ -93,18 +93,18 @@ def watch(way, folder):
         for process in started:
             process.terminate()
         out.close()
-    said = (folder / "log").read_text()
+    log = (folder / "log").read_text()
     try:
         ranks = [(folder / name).read_text() for name in ("rank0", "rank1")]
     except FileNotFoundError:  # a rank has not come so far
-        raise RuntimeError(f"{way}: a rank did not begin\n{said[-2000:]}") from None
+        raise RuntimeError(f"{way}: a rank did not begin\n{log[-2000:]}") from None
     who = {os.getpid(): "you", started[0].pid: "launcher"}
-    code = re.search(r"exit ?code[ :]+(\d)", said) or [0, codes[-1]]
-    first = "SIGTERM" if "SIGTERM" in said else f"exit code {codes[0]}"
+    code = re.search(r"exit ?code[ :]+(\d)", log) or [0, codes[-1]]
+    first = "SIGTERM" if "SIGTERM" in log else f"exit code {codes[0]}"
     ends, events = (first, f"exit code {code[1]}"), []
-    for told, end in zip(map(json.loads, ranks), ends):
-        told |= {"step": 0, "phase": way, "parent": who[told["parent"]], "ends": end}
-        events.append(told | {"typed": [*typed[0][0]]})
+    for note, end in zip(map(json.loads, ranks), ends):
+        note |= {"step": 0, "phase": way, "parent": who[note["parent"]], "ends": end}
+        events.append(note | {"typed": [*typed[0][0]]})
     if len(started) == 1:
         launcher = {"step": 0, "rank": -1, "phase": way, "parent": "you"}
         events.append(launcher | {"ends": f"exit code {codes[0]}"})

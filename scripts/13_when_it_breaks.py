@@ -87,9 +87,9 @@ def main():
         if world_size > 1 and (fault in wrong) != (wrong.get(fault) in ranks):
             raise ValueError(f"{fault}: the boxes point at {ranks}")
         if rank == 0:
-            told = f"unlike in its {what}: {ranks}" if ranks else "all alike"
+            verdict = f"unlike in its {what}: {ranks}" if ranks else "all alike"
             counts = " ".join(str(len(box)) for box in boxes)
-            print(f"{fault:15}  calls begun {counts}  {told}")
+            print(f"{fault:15}  calls begun {counts}  {verdict}")
     save_recording(args.record, events, picture="waits")
     if rank == 0:
         print(f"ok: on {world_size} ranks the recorders point at the rank at fault")

@@ -60,10 +60,10 @@ def doctor(model, optimizer, sampler, loss_of, log, x):
     torch.autograd.backward([whole, loss])
     grad, truth = (in_one(p.grad for p in m.parameters()) for m in (model, alone))
     optimizer.step()
-    told = [None] * dist.get_world_size()
+    gathered = [None] * dist.get_world_size()
     own = mine, log(loss), grad, in_one(model.parameters())
-    dist.all_gather_object(told, own)
-    reads, losses, grads, weights = zip(*told)
+    dist.all_gather_object(gathered, own)
+    reads, losses, grads, weights = zip(*gathered)
     return {
         "samples": sorted(sum(reads, [])) == list(range(len(x))),
         "gradients": all(torch.allclose(grad, truth) for grad in grads),
@@ -74,9 +74,9 @@ def doctor(model, optimizer, sampler, loss_of, log, x):
 
 def mean_of(loss):
     """Return the mean of the losses of all ranks."""
-    told = loss.detach().clone()
-    dist.all_reduce(told)
-    return told.item() / dist.get_world_size()
+    mean = loss.detach().clone()
+    dist.all_reduce(mean)
+    return mean.item() / dist.get_world_size()
 
 
 def examine(fault, rank, world_size):
@@ -105,15 +105,15 @@ def main():
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     events, caught = [], 0
     for fault, fails in FAULTS.items():
-        found = examine(fault, rank, world_size)
-        wrong = [check for check, passed in found.items() if not passed]
+        checks = examine(fault, rank, world_size)
+        wrong = [check for check, passed in checks.items() if not passed]
         if set(wrong) != set(fails.split() if world_size > 1 else ()):
             raise ValueError(f"{fault}: it fails {wrong}, and should fail {fails!r}")
         caught += bool(wrong)
         if rank == 0:
-            marks = "  ".join(f"{'✓✗'[name in wrong]} {name}" for name in found)
+            marks = "  ".join(f"{'✓✗'[name in wrong]} {name}" for name in checks)
             print(f"{fault:15}  {marks}")
-            for number, (name, passed) in enumerate(found.items()):
+            for number, (name, passed) in enumerate(checks.items()):
                 event = {"step": number, "rank": rank, "phase": fault, "what": name}
                 events.append(event | {"kind": "work" if passed else "wait"})
     save_recording(args.record, events, picture="checks")

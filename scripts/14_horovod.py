@@ -55,9 +55,9 @@ def train(model, optimizer, x, y):
 
 def negotiate(ready):
     """Return the names that all ranks have ready, in the order of rank 0."""
-    told = [None] * dist.get_world_size()
-    dist.all_gather_object(told, ready)
-    return [name for name in told[0] if all(name in names for names in told)]
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, ready)
+    return [name for name in everyone[0] if all(name in names for names in everyone)]
 
 
 def fuse(grads):
@@ -87,21 +87,21 @@ def horovods_way(rank, world_size):
 def main():
     parser = Parser(__doc__)
     args, rank, world_size = start(parser)
-    how = {"backend": "gloo", "timeout": timedelta(minutes=1)}
+    options = {"backend": "gloo", "timeout": timedelta(minutes=1)}
     if HOROVOD:  # it tells all ranks where torch's group is
         store = rank or dist.TCPStore("127.0.0.1", 0, None, True)
         port = hvd.broadcast_object(rank or store.port, root_rank=0)
         store = dist.TCPStore("127.0.0.1", port) if rank else store
-        how |= {"rank": rank, "world_size": world_size, "store": store}
-    dist.init_process_group(**how)
+        options |= {"rank": rank, "world_size": world_size, "store": store}
+    dist.init_process_group(**options)
     ready, fused, events, grads = [], [], [], {}
 
-    def note(phase, sends=(), **more):
+    def note(phase, sends=(), **fields):
         whose = {n: [*range(world_size)] if n in fused else [rank] for n in SIZES}
         holds = {n: [[int(grads[n]), *whose[n]] if n in grads else [""]] for n in SIZES}
         event = {"step": len(events), "rank": rank, "phase": phase, "holds": holds}
-        event["sends"] = [[to, "names", [[" ".join(told)]]] for to, told in sends]
-        events.append(event | more)
+        event["sends"] = [[to, "names", [[" ".join(names)]]] for to, names in sends]
+        events.append(event | fields)
 
     note("backward")
     for cycle, name in enumerate("badc" if rank % 2 else "abcd", start=1):

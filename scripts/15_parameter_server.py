@@ -123,8 +123,8 @@ def main():
                     total[message[end]] += message[2] * size // n
                 if max(total.values()) != formula:
                     raise ValueError(f"{way}: {total} bytes, not {formula}")
-            told = f"{formula:13}  {formula:5}  {formula / size:10.2f}  {len(moved):13}"
-            print(f"{way}  {told}")
+            row = f"{formula:13}  {formula:5}  {formula / size:10.2f}  {len(moved):13}"
+            print(f"{way}  {row}")
         print(f"ok: {len(workers)} workers, and both sums agree with dist.all_reduce")
 
 

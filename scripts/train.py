@@ -139,9 +139,9 @@ def main():
                 save(path, step / of_epoch, parts, *own, device)
         dist.all_reduce(loss)  # the last step's mean over all ranks
         test, right = evaluate(model, testing, *own, device)
-        said = f"epoch {epoch + 1}: loss {loss:.3f}, test {test:.3f}, right {right:.1%}"
+        line = f"epoch {epoch + 1}: loss {loss:.3f}, test {test:.3f}, right {right:.1%}"
         if rank == 0:
-            print(said, flush=True)
+            print(line, flush=True)
     if rank == 0:
         print(f"ok: the model of {step} steps is in {path}")
 

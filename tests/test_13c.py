@@ -43,7 +43,7 @@ STEP = "    optimizer.step()\n"
 SUM = "    for w in model.parameters():\n        dist.all_reduce(w.grad)\n"
 SAVE = "torch.save(model.state_dict()"
 LOSS = '    if rank == 0:\n        print(f"loss {loss'
-COPY = "    told = loss.detach().clone()\n"
+COPY = "    total = loss.detach().clone()\n"
 TEST = "        if rank == 0:\n            with torch.no_grad():\n"
 LOOP = "    for epoch in range(3):\n"
 MADE = "        sampler = DistributedSampler(data) if world_size > 1 else None\n"
@@ -55,7 +55,7 @@ SWALLOW = {
     "        except RuntimeError:\n            break"
 }
 STOP = "        if loss.item() < -180"
-MINE = "        told = loss.detach().clone()\n"
+MINE = "        total = loss.detach().clone()\n"
 FILE = "    if rank == 0:  # it alone has the file\n"
 READ = '        optimizer.state[model.weight] = checkpoint["momentum"]\n'
 CURES = [  # of which script, what is said of it, and what stands in place of what
@@ -120,21 +120,22 @@ CURES = [  # of which script, what is said of it, and what stands in place of wh
         "right",
         {
             STOP: MINE + "        every = [None] * world_size\n        "
-            "dist.all_gather_object(every, told.item())\n"
+            "dist.all_gather_object(every, total.item())\n"
             "        if sum(every) < -180 * world_size"
         },
     ),
     (
         5,
         "on 3 ranks, all stop after step 7",
-        {STOP: MINE + "        dist.broadcast(told, 0)\n        if told < -180"},
+        {STOP: MINE + "        dist.broadcast(total, 0)\n        if total < -180"},
     ),
     (
         5,
         "on 2 ranks, all stop after step 5",
         {
             STOP: MINE
-            + "        dist.all_reduce(told, dist.ReduceOp.MIN)\n        if told < -180"
+            + "        dist.all_reduce(total, dist.ReduceOp.MIN)\n"
+            + "        if total < -180"
         },
     ),
     (
@@ -146,8 +147,8 @@ CURES = [  # of which script, what is said of it, and what stands in place of wh
         6,
         "right",
         {
-            LOSS: COPY + "    dist.reduce(told, 0)\n" + LOSS,
-            "loss.item()": "told.item() / world_size",
+            LOSS: COPY + "    dist.reduce(total, 0)\n" + LOSS,
+            "loss.item()": "total.item() / world_size",
         },
     ),
     (
@@ -162,8 +163,8 @@ CURES = [  # of which script, what is said of it, and what stands in place of wh
         6,
         "that is a sum over 2 ranks",
         {
-            LOSS: COPY + "    dist.all_reduce(told)\n" + LOSS,
-            "loss.item()": "told.item()",
+            LOSS: COPY + "    dist.all_reduce(total)\n" + LOSS,
+            "loss.item()": "total.item()",
         },
     ),
     (
@@ -183,7 +184,7 @@ CURES = [  # of which script, what is said of it, and what stands in place of wh
     (
         7,
         "6 of 7: one process has 5",
-        {"    if rank == 0": "    told[1] = 7\n    if rank == 0"},
+        {"    if rank == 0": "    counts[1] = 7\n    if rank == 0"},
     ),
     (8, "right", {"DistributedSampler(data)": "DistributedSampler(data, seed=epoch)"}),
     (8, "epoch 1 has the order of epoch 0", {LOOP + MADE: MADE[4:] + LOOP}),

@@ -93,7 +93,7 @@ def test_what_all_have_travels_together(ranks):
             "(model, optimizer, *share(0,",
             "not close",
         ),
-        ("if all(name in names for names in told)", "", "KeyError"),
+        ("if all(name in names for names in everyone)", "", "KeyError"),
     ],
 )
 def test_a_script_that_forgets_something_does_not_say_ok(old, new, told, tmp_path):
