@@ -1,5 +1,6 @@
 """Tests lesson 04b: what its script does and records, its ways, its checkers."""
 
+import itertools
 import json
 import math
 import os
@@ -33,6 +34,7 @@ from ringside.recording import Recording, table
 STEM = "04b_how_fast_can_it_get"
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / f"{STEM}.py"
+MEASURED = ROOT / "figures" / f"{STEM}_measured.json"
 CPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -377,11 +379,16 @@ def test_the_notebook_keeps_the_picture_of_the_committed_recording():
     assert "8 states" in shown[0].data["text/plain"]
 
 
-def test_the_prose_has_the_numbers_of_the_race_that_is_kept():
+def prose_of_the_race() -> str:
+    """Return the prose behind the cell that draws the race."""
     page = nbformat.read(ROOT / "notebooks" / f"{STEM}.ipynb", 4).cells
-    [at] = [i for i, cell in enumerate(page) if "lines(found, said" in cell.source]
-    prose, predict = page[at + 1].source, told()["predict"]
-    kept = json.loads((ROOT / "figures" / f"{STEM}_measured.json").read_text())
+    [at] = [i for i, cell in enumerate(page) if "lines(dots, dashed" in cell.source]
+    return page[at + 1].source
+
+
+def test_the_prose_has_the_numbers_of_the_race_that_is_kept():
+    prose, predict = prose_of_the_race(), told()["predict"]
+    kept = json.loads(MEASURED.read_text())
     four = {w: dict(zip(kept["bytes"], ms)) for w, ms in kept["4 ranks"].items()}
     swaps = four["swap_all"]
     delay, bandwidth = told()["two_numbers"](swaps[64] / 1000, swaps[2**22] / 1000)
@@ -400,7 +407,12 @@ def test_the_prose_has_the_numbers_of_the_race_that_is_kept():
     meet = f"meet at {first:.1f} MiB, `swap_all` and the ring at {second:.1f} MiB"
     assert meet in prose
     assert later["halving"] == later["ring"] == [2**22, 2**24, 2**26]
-    assert "both pairs meet between 1 and 4 MiB" in prose
+    met = [crossing(four["swap_all"], four[way]) / 2**20 for way in ("halving", "ring")]
+    off = max(first / met[0], met[0] / first, second / met[1], met[1] / second)
+    assert (
+        f"they meet at {met[0]:.1f} and {met[1]:.1f} MiB: off by up to {off:.1f}"
+        in prose
+    )
     rank_0, ms = four["through rank 0"], 1000 * delay
     for words in (
         f"Six steps of {ms:.2f} ms would be {6 * ms:.1f} ms",
@@ -409,10 +421,40 @@ def test_the_prose_has_the_numbers_of_the_race_that_is_kept():
         f"but they take {rank_0[2**26]:.0f} ms",
     ):
         assert words in prose, words
+    plain = prose.replace("`", "")
     for ranks in (2, 4, 8):
         ways = kept[f"{ranks} ranks"]
-        assert min(ways, key=lambda way: ways[way][-1]) == "shared memory"
+        columns = [kept["bytes"].index(size) for size in (64, 8192, 2**20, 2**26)]
+        best = [min(ways, key=lambda way: ways[way][column]) for column in columns]
+        assert f"| {ranks} ranks | {' | '.join(best)} |" in plain
     assert "The fastest way for 64 MiB sends no messages" in prose
+
+
+def test_the_prose_has_where_the_lines_of_eight_ranks_meet():
+    kept = json.loads(MEASURED.read_text())
+    eight = {w: dict(zip(kept["bytes"], ms)) for w, ms in kept["8 ranks"].items()}
+    delay = eight["swap_all"][64] / 3000
+    bandwidth = 3 * 2**22 / (eight["swap_all"][2**22] / 1000 - 3 * delay)
+    steps = {"halving": (6, 1.75), "ring": (14, 1.75)}  # swap_all: 3 steps, 3 tensors
+    model, met = [], []
+    for way, (more, fewer) in steps.items():
+        model.append((more - 3) / (3 - fewer) * delay * bandwidth / 2**20)
+        met.append(crossing(eight["swap_all"], eight[way]) / 2**20)
+    off = max(max(a / b, b / a) for a, b in zip(model, met))
+    words = "the formula has the lines meet at {:.1f} and {:.1f} MiB".format(*model)
+    assert words in prose_of_the_race()
+    words = "they meet at {:.1f} and {:.1f} MiB: off by up to {:.1f} times"
+    assert words.format(*met, off) in prose_of_the_race()
+
+
+def crossing(one, other):
+    """Return the size at which two lines cross, straight where both axes are logs."""
+    sizes = list(one)
+    for left, right in itertools.pairwise(sizes):
+        a, b = (math.log(one[size] / other[size]) for size in (left, right))
+        if a < 0 <= b:
+            return left * (right / left) ** (-a / (b - a))
+    raise ValueError("the lines do not cross")
 
 
 def test_the_benchmark_finds_all_ways():
