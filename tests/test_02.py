@@ -12,7 +12,7 @@ import nbformat
 import pytest
 import torch
 import torch.distributed as dist
-from lesson import changed, quoted
+from lesson import changed, functions_of, quoted
 from ringside import RankFailed, check, load, still, torchrun
 from ringside.draw import player, timeline
 from ringside.draw.retell import COPIES, copies
@@ -347,6 +347,25 @@ def test_collect(function, says, capsys):
 def test_collect_takes_what_is_right(capsys):
     check.collect(lambda outputs: right(list(outputs)))
     assert capsys.readouterr().out.startswith("right: ")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="its tensors are on the CPU")
+def test_the_two_lines_with_the_loss_in_forward_find_the_gradient(tmp_path):
+    """Of rows in one piece as of rows in four, and so does the cell that adds up."""
+    with_loss = functions_of(STEM, tmp_path).WithLoss
+    net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    x, y = torch.randn(10, 12).split([8, 4], dim=1)
+    nn.functional.mse_loss(net(x), y).backward()
+    alone = net[0].weight.grad.clone()
+    net.zero_grad()
+    names = {"nn": nn, "net": net, "x": x, "y": y, "WithLoss": with_loss}
+    exec(quoted(STEM, "WithLoss(net)"), names)
+    assert torch.allclose(net[0].weight.grad, alone, atol=1e-6)
+    net.zero_grad()
+    pieces = [with_loss(net)(*piece) for piece in zip(x.chunk(4), y.chunk(4))]
+    loss, count = torch.cat(pieces).sum(dim=0)
+    (loss / count).backward()
+    assert torch.allclose(net[0].weight.grad, alone, atol=1e-6)
 
 
 @pytest.mark.parametrize("wrapped", [True, False])

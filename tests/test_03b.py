@@ -197,6 +197,8 @@ def test_sizes_that_differ_are_noticed_by_detail_alone(tmp_path):
         torchrun(sized, [1, 2, 3, 4], env=CAREFUL, **how)
     with pytest.raises(RankFailed, match="rank [123] was killed"):
         torchrun(sized, [4, 3, 2, 1], env=CPU, **how)
+    lines = torchrun(sized, [4, 3, 2, 1], True, env=CPU, **how).lines
+    assert [*lines.values()] == [["[1, 1, 1, 1]"]] * 4
 
 
 def test_a_root_that_is_not_there_gets_one_line(capsys):
