@@ -152,17 +152,18 @@ def printed(begin):
 
 
 def test_the_prose_has_the_numbers_of_the_sweep():
-    row = r"(\d+) samples: +([\d.]+) ms alone, +([\d.]+) ms lost, ([\d.]+) times"
-    found = re.findall(row, printed("run = torchrun(will_it_pay"))
-    sizes, alone, lost, speed = zip(*(map(float, each) for each in found))
+    row = r"(\d+) samples: alone +(\S+) ms, sending +(\S+), lost +(\S+), (\S+)"
+    rows = re.findall(row, printed("run = torchrun(will_it_pay"))
+    sizes, alone, sent, lost, speed = zip(*(map(float, each) for each in rows))
     assert sizes == (16, 32, 64, 128)
     pays = next(number for number, times in enumerate(speed) if times >= 1)
     each = round((alone[-1] - alone[0]) / (128 - 16), 2)
-    loss = round(statistics.median(lost))
-    told = prose()
+    loss, sending = round(statistics.median(lost)), round(statistics.median(sent))
+    page = prose()
     for words in (
         f"here between {sizes[pays - 1]:.0f} and {sizes[pays]:.0f} samples",
         f"The lost time stays near {loss} ms",
+        f"The sending alone takes {sending} ms, {sending / 16.83:.1f} for each MB",
         f"({loss} ÷ {alone[1]} × 32 = {32 * loss / alone[1]:.0f} samples)",
         f"eight times as many samples take only {alone[-1] / alone[0]:.1f} times as "
         "long",
@@ -170,7 +171,7 @@ def test_the_prose_has_the_numbers_of_the_sweep():
         f"reaches {loss} ms at 16 + ({loss} − {alone[0]}) ÷ {each} = "
         f"{16 + (loss - alone[0]) / each:.0f} samples",
     ):
-        assert words in told, words
+        assert words in page, words
 
 
 def test_the_prose_has_the_numbers_with_and_without_messages():
