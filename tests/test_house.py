@@ -249,6 +249,14 @@ def test_a_label_tells_the_minutes_of_its_page(path):
     assert f"| {' + '.join(map(str, told))} |" in row
 
 
+def test_the_top_of_a_page_leads_to_the_pages_beside_it():
+    pages = {stem: ROOT / "notebooks" / f"{stem}.ipynb" for stem in STEMS}
+    tops = {stem: cells(page, "markdown")[0] for stem, page in pages.items()}
+    for stem, after in zip(STEMS, STEMS[1:]):
+        assert f" · next: [{after}]({after}.ipynb) · " in tops[stem], stem
+        assert f" · before: [{stem}]({stem}.ipynb) · " in tops[after], after
+
+
 def glossary() -> dict[str, str]:
     """Return the lesson that explains a word, for each word."""
     [page] = cells(ROOT / "notebooks" / "glossary.ipynb", "markdown")
