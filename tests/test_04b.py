@@ -410,7 +410,7 @@ def test_the_prose_has_the_numbers_of_the_race_that_is_kept():
     met = [crossing(four["swap_all"], four[way]) / 2**20 for way in ("halving", "ring")]
     off = max(first / met[0], met[0] / first, second / met[1], met[1] / second)
     assert (
-        f"they meet at {met[0]:.1f} and {met[1]:.1f} MiB: off by up to {off:.1f}"
+        f"lines meet at {met[0]:.1f} and {met[1]:.1f} MiB: off by up to {off:.1f}"
         in prose
     )
     rank_0, ms = four["through rank 0"], 1000 * delay
@@ -441,9 +441,9 @@ def test_the_prose_has_where_the_lines_of_eight_ranks_meet():
         model.append((more - 3) / (3 - fewer) * delay * bandwidth / 2**20)
         met.append(crossing(eight["swap_all"], eight[way]) / 2**20)
     off = max(max(a / b, b / a) for a, b in zip(model, met))
-    words = "the formula has the lines meet at {:.1f} and {:.1f} MiB".format(*model)
+    words = "meet by the formula at {:.1f} and {:.1f} MiB".format(*model)
     assert words in prose_of_the_race()
-    words = "they meet at {:.1f} and {:.1f} MiB: off by up to {:.1f} times"
+    words = "lines meet at {:.1f} and {:.1f} MiB: off by up to {:.1f} times"
     assert words.format(*met, off) in prose_of_the_race()
 
 

@@ -158,12 +158,12 @@ def test_the_prose_has_the_numbers_of_the_sweep():
     assert sizes == (16, 32, 64, 128)
     pays = next(number for number, times in enumerate(speed) if times >= 1)
     each = round((alone[-1] - alone[0]) / (128 - 16), 2)
-    loss, sending = round(statistics.median(lost)), round(statistics.median(sent))
+    loss, sending = round(statistics.median(lost)), statistics.median(sent)
     page = prose()
     for words in (
         f"here between {sizes[pays - 1]:.0f} and {sizes[pays]:.0f} samples",
-        f"The lost time stays near {loss} ms",
-        f"The sending alone takes {sending} ms, {sending / 16.83:.1f} for each MB",
+        f"About {loss} ms are lost each time",
+        f"takes about {sending:.0f} ms, {sending / 16.83:.1f} for each MB",
         f"({loss} ÷ {alone[1]} × 32 = {32 * loss / alone[1]:.0f} samples)",
         f"eight times as many samples take only {alone[-1] / alone[0]:.1f} times as "
         "long",
