@@ -66,7 +66,7 @@ def test_real_ranks_of_the_calm_task_train_as_one_process():
     [
         ("(loss(nets, share) / len(ranks))", "loss(nets, share)"),
         ("DistributedDataParallel(Nets(args.size))", "Nets(args.size)"),
-        ("train(one, *how", "train(one, rule, args.lr * 1.001, batch"),
+        ("train(one, *setting", "train(one, rule, args.lr * 1.001, batch"),
     ],
 )
 def test_ranks_that_train_otherwise_are_found(old, new, tmp_path):
