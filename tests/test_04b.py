@@ -447,6 +447,22 @@ def test_the_prose_has_where_the_lines_of_eight_ranks_meet():
     assert words.format(*met, off) in prose_of_the_race()
 
 
+def test_the_side_road_has_what_the_ways_of_the_race_took_of_torchs_time():
+    """With 16 and 64 MiB, on two ranks and on four."""
+    kept = json.loads(MEASURED.read_text())
+    took = []
+    for way in ("segments", "ring"):
+        runs = [kept[f"{ranks} ranks"] for ranks in (2, 4)]
+        pairs = [
+            pair for run in runs for pair in list(zip(run[way], run["torch"]))[-2:]
+        ]
+        shares = [ms / of_torch for ms, of_torch in pairs]
+        took.append(f"{min(shares):.2f}–{max(shares):.2f}")
+    page = (ROOT / "notebooks" / f"{STEM}.ipynb").read_text(encoding="utf-8")
+    assert f"The main road's race took {took[0]} and {took[1]}." in page
+    assert kept["bytes"][-2:] == [2**24, 2**26]
+
+
 def crossing(one, other):
     """Return the size at which two lines cross, straight where both axes are logs."""
     sizes = list(one)
