@@ -125,6 +125,8 @@ def main():
     if min(args.rounds, args.samples) < 1:
         parser.error("--rounds and --samples must be 1 or more")
     device, backend = own_device()
+    if device.type == "cuda" and world_size > torch.cuda.device_count():
+        parser.error("DP is one process: it needs all GPUs on one machine")
     be_one_device()
     both = "gloo" if backend == "gloo" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(both, timeout=timedelta(minutes=1))

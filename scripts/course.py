@@ -588,8 +588,8 @@ def doctor(installed):
         rows["GPUs"] = f"{gpus}, {torch.cuda.get_device_name(0)}"
     elif nvidia():
         rows["GPUs"] = "none that torch can use: it has no CUDA, or the driver is old"
-        if not installed:
-            rows["GPUs"] = "NVIDIA's; what torch can use is known when it is installed"
+        if lacking:
+            rows["GPUs"] = "NVIDIA's; what torch can use is known when all is installed"
     else:
         rows["GPUs"] = "none, and none is needed"
     backend, ranks, where = plan(gpus)

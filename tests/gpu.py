@@ -1,21 +1,26 @@
 """Runs scripts and lessons on the GPUs of this machine: python tests/gpu.py [FOLDER]
 
-It needs Python, torch, psutil and matplotlib, no network, and less than ten minutes.
+It needs the packages of requirements.txt and psutil, no network, and about 20 minutes.
 Every script runs with a rank for each GPU, which talk by NCCL, and with one more than
-there are GPUs, which must fall back to gloo and say so. Every cell of the lessons
-runs once, so that all branches for GPUs do. FOLDER, test-results/gpu if none is named,
-then has report.txt, what failed in full, and the recordings of times measured here. The
-exit code is 0 if all went well; without a GPU nothing is tried, and it is 1.
+there are GPUs, which must fall back to gloo and say so. One that uses GPUs also runs on
+two nodes and on three, which this machine plays, with its first GPU: NCCL refuses two
+ranks on one GPU of a machine, but NCCL_HOSTID says that these are several machines.
+Every cell of the lessons runs once, so that all branches for GPUs do. FOLDER,
+test-results/gpu if none is named, then has report.txt, what failed in full, and the
+recordings of times measured here. The exit code is 0 if all went well; without a GPU
+nothing is tried, and it is 1.
 """
 
 import json
 import linecache
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,6 +68,9 @@ def trials(gpus: int, folder: Path) -> dict:
         words = ["--record", folder / f"{path.stem}.jsonl"] * (path.stem == MEASURED)
         found[f"{path.stem}, {gpus} ranks"] = partial(run_script, path, gpus, *words)
         found[f"{path.stem}, {gpus + 1} ranks"] = partial(run_script, path, gpus + 1)
+        if uses_gpus(path) and path.stem != MEASURED:  # which times DP, in one machine
+            for nodes in 2, 3:
+                found[f"{path.stem}, {nodes} nodes"] = partial(run_nodes, path, nodes)
     for path in sorted(ROOT.glob("notebooks/[0-9]*.ipynb")):
         line = [sys.executable, __file__, path]
         found[f"{path.stem}, cells"] = partial(run, line, os.environ)
@@ -77,10 +85,38 @@ def run(line: list, env: dict) -> subprocess.CompletedProcess:
     return done
 
 
+def uses_gpus(path: Path) -> bool:
+    """Say whether a script takes a GPU for each rank if there are enough."""
+    return "own_device()" in path.read_text("utf-8")
+
+
+def run_nodes(path: Path, nodes: int) -> str:
+    """Let each node, all of them this machine, start a rank on the first GPU."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    lines, envs = [], []
+    with TemporaryDirectory() as folder:
+        for node in range(nodes):
+            line = [sys.executable, "-m", "torch.distributed.run"]
+            line += ["--nnodes", f"{nodes}", "--node-rank", f"{node}"]
+            line += ["--master-addr", "127.0.0.1", "--master-port", f"{port}"]
+            lines.append([*line, "--nproc-per-node", "1", path])
+            env = {"NCCL_HOSTID": f"node{node}", "NCCL_SOCKET_IFNAME": "lo"}
+            env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": f"{folder}/nccl.%p"}
+            envs.append(os.environ | env | {"CUDA_VISIBLE_DEVICES": "0"})
+        with ThreadPoolExecutor(nodes) as pool:
+            done = list(pool.map(run, lines, envs))
+        told = "".join(log.read_text() for log in Path(folder).iterdir())
+    assert done[0].stdout.splitlines()[-1].startswith("ok"), done[0].stdout
+    assert "via NET/Socket" in told, told or "no NCCL"
+    return "NCCL, by a socket"
+
+
 def run_script(path: Path, ranks: int, *words: object) -> str:
     """Launch a script as a person would, and say what carried its messages."""
     enough = ranks <= torch.cuda.device_count()
-    asks = "own_device()" in path.read_text("utf-8")  # some use no GPU at all
+    asks = uses_gpus(path)
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     line += ["--local-addr", "127.0.0.1", "--nproc-per-node", f"{ranks}", path, *words]
     with TemporaryDirectory() as folder:
@@ -103,7 +139,7 @@ def run_cells(path: Path) -> None:
     sources = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
     for number, text in enumerate(sources):
         place = f"<cell {number}>"
-        lines = text.splitlines(keepends=True)
+        lines = f"{text}\n".splitlines(keepends=True)  # as IPython ends a cell
         linecache.cache[place] = (len(text), None, lines, place)  # for inspect
         exec(compile(text, place, "exec"), vars(lesson))
 

@@ -57,6 +57,37 @@ def test_every_script_and_every_lesson_is_tried(gpu, tmp_path):
     }.items():
         stems = [path.stem for path in (GPU.parents[1] / room).glob("[0-9]*.*")]
         assert {f"{stem}, {kind}" for stem in stems for kind in kinds} <= {*names}
+    assert {"04_ring_all_reduce, 2 nodes", "11_precision, 3 nodes"} <= {*names}
+    assert not {"06_dp_vs_ddp, 2 nodes", "07c_dice, 2 nodes"} & {*names}
+
+
+@pytest.mark.parametrize(
+    ("log", "said", "fault"),
+    [
+        ("... via NET/Socket/0", "ok: 1", None),
+        ("... via P2P", "ok: 1", "via P2P"),
+        ("", "ok: 1", "no NCCL"),
+        ("... via NET/Socket/0", "a sum", "a sum"),
+    ],
+)
+def test_nodes_are_named_apart_and_talk_by_sockets(gpu, log, said, fault):
+    seen = {}
+
+    def run(line, env):
+        node = line[line.index("--node-rank") + 1]
+        seen[node] = line[line.index("--master-port") + 1], env["NCCL_HOSTID"]
+        Path(env["NCCL_DEBUG_FILE"].replace("%p", node)).write_text(log)
+        return subprocess.CompletedProcess(line, 0, f"{said}\n" * (node == "0"), "")
+
+    gpu["run_nodes"].__globals__["run"] = run
+    path = GPU.parents[1] / "scripts" / "04_ring_all_reduce.py"
+    if fault is None:
+        assert gpu["run_nodes"](path, 3) == "NCCL, by a socket"
+        ports, names = zip(*(seen[node] for node in "012"))
+        assert len({*ports}) == 1 and len({*names}) == 3
+    else:
+        with pytest.raises(AssertionError, match=fault):
+            gpu["run_nodes"](path, 2)
 
 
 @pytest.mark.parametrize(
