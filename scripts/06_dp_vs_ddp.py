@@ -137,7 +137,6 @@ def main():
         rows += own
         if rank == 0:
             report(workload, own)
-
     header = {"picture": "race", "methods": METHODS, "samples": samples}
     save_recording(args.record, [] if rank else rows, **header, **measured_on(backend))
     if rank == 0:
