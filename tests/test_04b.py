@@ -459,7 +459,7 @@ def test_the_side_road_has_what_the_ways_of_the_race_took_of_torchs_time():
         shares = [ms / of_torch for ms, of_torch in pairs]
         took.append(f"{min(shares):.2f}–{max(shares):.2f}")
     page = (ROOT / "notebooks" / f"{STEM}.ipynb").read_text(encoding="utf-8")
-    assert f"The main road's race took {took[0]} and {took[1]}." in page
+    assert f"The main road's race gave {took[0]} and {took[1]}." in page
     assert kept["bytes"][-2:] == [2**24, 2**26]
 
 

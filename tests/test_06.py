@@ -97,8 +97,9 @@ def test_the_prose_has_the_numbers_of_the_table():
         f"| {small:.2f} MB | {large:.2f} MB |",
     ):
         assert words in told, words
-    assert f"{first['one process'] / 0.075:.0f} ms is plenty" in told
-    assert f"{second['one process'] / large:.1f} ms is not enough" in told
+    work = [first["one process"] / 0.075, second["one process"] / large]
+    assert f"has {work[0]:.0f} ms of work for each MB" in told
+    assert f"has {work[1]:.1f} ms: not enough" in told
     assert [min(ms, key=ms.get) for ms in (first, second)] == 2 * ["one process"]
     assert second["one process"] < second["DP"] < second["DDP"]
 
