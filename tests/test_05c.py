@@ -101,6 +101,31 @@ def test_a_layer_that_is_added_later_is_not_averaged():
     assert [*torchrun(added_later, **HOW).lines.values()] == [["1.5 1.0"], ["1.5 2.0"]]
 
 
+def replaced_later(rank, world_size, wrapped_again):
+    model = nn.Sequential(*(nn.Linear(1, 1, bias=False) for _ in range(2)))
+    ddp = DistributedDataParallel(model)
+    model[1] = nn.Linear(1, 1, bias=False)
+    for layer in model:
+        nn.init.ones_(layer.weight)
+    ddp = DistributedDataParallel(model) if wrapped_again else ddp
+    for _ in range(2):
+        ddp.zero_grad()
+        ddp(torch.tensor([rank + 1.0])).sum().backward()
+        print(*(layer.weight.grad.item() for layer in model))
+        dist.barrier()
+
+
+def test_a_layer_that_replaces_another_one_ends_in_an_error():
+    """The old one never reports: nothing is averaged, and the next forward raises."""
+    with pytest.raises(RankFailed) as failure:
+        torchrun(replaced_later, False, **HOW)
+    assert "Expected to have finished reduction" in failure.value.details
+    lines = failure.value.run.lines
+    assert [*lines.values()] == [["1.0 1.0"], ["2.0 2.0"]]
+    lines = torchrun(replaced_later, True, **HOW).lines
+    assert [*lines.values()] == [["1.5 1.5"] * 2] * 2
+
+
 def wraps_again_and_again(rank, world_size):
     """Print the number of all-reduces of a step, after a model was wrapped thrice."""
     model, calls = nn.Linear(1, 1, bias=False), []
