@@ -1,10 +1,11 @@
 """Runs scripts and lessons on the GPUs of this machine: python tests/gpu.py [FOLDER]
 
-It needs the packages of requirements.txt and psutil, no network, and about 20 minutes.
-Every script runs with a rank for each GPU, which talk by NCCL, and with one more than
-there are GPUs, which must fall back to gloo and say so. One that uses GPUs also runs on
-two nodes and on three, which this machine plays, with its first GPU: NCCL refuses two
-ranks on one GPU of a machine, but NCCL_HOSTID says that these are several machines.
+It needs the packages of requirements.txt, torch 2.13 (or 08's cells fail), no network,
+and half an hour. Every script runs with a rank for each GPU, which talk by NCCL, and
+with one more than there are GPUs, which must fall back to gloo and say so. One that
+uses GPUs, except 06, which times DP, also runs on two nodes and on three, which this
+machine plays with its first GPU: NCCL refuses two ranks on one GPU of a machine, but
+NCCL_HOSTID says that these are several machines.
 Every cell of the lessons runs once, so that all branches for GPUs do. FOLDER,
 test-results/gpu if none is named, then has report.txt, what failed in full, and the
 recordings of times measured here. The exit code is 0 if all went well; without a GPU
@@ -23,6 +24,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from subprocess import TimeoutExpired
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
@@ -95,20 +97,24 @@ def run_nodes(path: Path, nodes: int) -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    lines, envs = [], []
-    with TemporaryDirectory() as folder:
+    gpu, jobs = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0], []
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(nodes) as pool:
         for node in range(nodes):
             line = [sys.executable, "-m", "torch.distributed.run"]
             line += ["--nnodes", f"{nodes}", "--node-rank", f"{node}"]
             line += ["--master-addr", "127.0.0.1", "--master-port", f"{port}"]
-            lines.append([*line, "--nproc-per-node", "1", path])
-            env = {"NCCL_HOSTID": f"node{node}", "NCCL_SOCKET_IFNAME": "lo"}
+            line += ["--local-addr", "127.0.0.1", "--nproc-per-node", "1", path]
+            env = {"CUDA_VISIBLE_DEVICES": gpu, "NCCL_HOSTID": f"node{node}"}
+            env |= {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
             env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": f"{folder}/nccl.%p"}
-            envs.append(os.environ | env | {"CUDA_VISIBLE_DEVICES": "0"})
-        with ThreadPoolExecutor(nodes) as pool:
-            done = list(pool.map(run, lines, envs))
+            jobs.append(pool.submit(run, line, os.environ | env))
+        faults = [job.exception() for job in jobs if job.exception()]
         told = "".join(log.read_text() for log in Path(folder).iterdir())
-    assert done[0].stdout.splitlines()[-1].startswith("ok"), done[0].stdout
+    # a node whose partner fails waits: the one that fails says why
+    if faults:
+        raise min(faults, key=lambda fault: isinstance(fault, TimeoutExpired))
+    said = jobs[0].result().stdout
+    assert said.rstrip().rpartition("\n")[2].startswith("ok"), said
     assert "via NET/Socket" in told, told or "no NCCL"
     return "NCCL, by a socket"
 

@@ -113,6 +113,34 @@ def test_a_script_with_a_gpu_must_talk_by_nccl(gpu, log, said, told, fault):
             gpu["run_script"](path, 1)
 
 
+def test_the_node_that_fails_says_why_and_not_the_one_that_waits(gpu):
+    def run(line, env):
+        if env["NCCL_HOSTID"] == "node1":
+            raise AssertionError("a wrong sum")
+        raise subprocess.TimeoutExpired(line, 1)
+
+    gpu["run_nodes"].__globals__["run"] = run
+    with pytest.raises(AssertionError, match="a wrong sum"):
+        gpu["run_nodes"](GPU.parents[1] / "scripts" / "04_ring_all_reduce.py", 3)
+
+
+@pytest.mark.parametrize(("given", "wanted"), [(None, "0"), ("3", "3"), ("5,6", "5")])
+def test_nodes_share_the_first_gpu_that_may_be_seen(gpu, monkeypatch, given, wanted):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    seen = []
+
+    def run(line, env):
+        seen.append(env["CUDA_VISIBLE_DEVICES"])
+        Path(env["NCCL_DEBUG_FILE"]).write_text("via NET/Socket")
+        return subprocess.CompletedProcess(line, 0, "ok: 1\n", "")
+
+    gpu["run_nodes"].__globals__["run"] = run
+    gpu["run_nodes"](GPU.parents[1] / "scripts" / "04_ring_all_reduce.py", 2)
+    assert seen == [wanted] * 2
+
+
 def test_a_cell_that_fails_fails_the_lesson(tmp_path):
     cells = ["def f():\n    return 1", "import inspect\nprint(inspect.getsource(f))"]
     path = tmp_path / "08_new.ipynb"
