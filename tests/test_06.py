@@ -230,6 +230,21 @@ def test_the_script_prints_what_the_race_shows(capsys):
             assert row.split()[-1] == f"{times['one process'] / ms:.2f}"
 
 
+def test_two_nodes_with_a_gpu_each_are_refused(monkeypatch, capsys):
+    """DP is one process, and sees the GPUs of its own node only."""
+    given = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", [f"{SCRIPT}.py"])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    with pytest.raises(SystemExit) as end:
+        script()["main"].__wrapped__()
+    assert end.value.code == 2
+    refused = "DP is one process: it needs all GPUs on one machine"
+    assert refused in " ".join(capsys.readouterr().err.split())
+
+
 def test_each_round_begins_with_another_method(tmp_path):
     words = ["--rounds", 3, "--samples", 5, "--record", tmp_path / "again.jsonl"]
     torchrun(SCRIPT, *words, ranks=1, quiet=True)

@@ -825,8 +825,10 @@ def test_doctor_says_what_each_fault_needs(course, capsys, monkeypatch):
     (course.ROOT / "requirements.txt").write_text("nbval>=999\n")
     monkeypatch.setattr(course, "loopback", no_loopback)
     monkeypatch.setattr(course, "free_megabytes", lambda: 1000)
+    monkeypatch.setattr(course, "nvidia", lambda: True)
     assert start(course, "doctor", "--here") == 1
     shown = " ".join(capsys.readouterr().out.split())
+    assert "what torch can use is known when all is installed" in shown
     assert "Memory is short: close programs" in shown
     assert "pip install 'nbval>=999'" in shown
     assert "(Network is unreachable): bring the loopback interface up" in shown
