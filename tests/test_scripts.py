@@ -349,6 +349,20 @@ def test_two_ranks_take_gpus_only_if_each_has_its_own(
     assert capfd.readouterr() == ("", says)
 
 
+def test_a_single_rank_computes_in_one_thread_as_several_do(monkeypatch):
+    """Else lesson 11b takes minutes on a machine of many cores."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setattr(sys, "argv", ["any.py"])
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        shared.start(shared.Parser("Any script."))
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_rank_that_ends_as_it_records_leaves_the_old_file(tmp_path, monkeypatch):
     alone = {"get_world_size": lambda: 1, "get_rank": lambda: 0}
     alone["all_gather_object"] = lambda gathered, own: gathered.__setitem__(0, own)
