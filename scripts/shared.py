@@ -32,7 +32,7 @@ class Parser(ArgumentParser):
 
 
 def start(parser):
-    """Return the arguments, this rank and the number of ranks."""
+    """Return the arguments, this rank and how many there are; compute in one thread."""
     parser.add_argument("--record", type=Path, metavar="PATH", help="a file to write")
     args = parser.parse_args()
     if "RANK" not in os.environ:
