@@ -97,16 +97,15 @@ def run_nodes(path: Path, nodes: int) -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    gpu, jobs = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0], []
+    jobs = []
     with TemporaryDirectory() as folder, ThreadPoolExecutor(nodes) as pool:
         for node in range(nodes):
             line = [sys.executable, "-m", "torch.distributed.run"]
             line += ["--nnodes", f"{nodes}", "--node-rank", f"{node}"]
             line += ["--master-addr", "127.0.0.1", "--master-port", f"{port}"]
             line += ["--local-addr", "127.0.0.1", "--nproc-per-node", "1", path]
-            env = {"CUDA_VISIBLE_DEVICES": gpu, "NCCL_HOSTID": f"node{node}"}
-            env |= {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
-            env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": f"{folder}/nccl.%p"}
+            env = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": f"{folder}/nccl.%p"}
+            env |= machine(node)
             jobs.append(pool.submit(run, line, os.environ | env))
         faults = [job.exception() for job in jobs if job.exception()]
         told = "".join(log.read_text() for log in Path(folder).iterdir())
@@ -117,6 +116,13 @@ def run_nodes(path: Path, nodes: int) -> str:
     assert said.rstrip().rpartition("\n")[2].startswith("ok"), said
     assert "via NET/Socket" in told, told or "no NCCL"
     return "NCCL, by a socket"
+
+
+def machine(node: int) -> dict[str, str]:
+    """Return the variables that make NCCL take the first GPU for one of this node."""
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+    names = {"CUDA_VISIBLE_DEVICES": gpu, "NCCL_HOSTID": f"node{node}"}
+    return names | {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 def run_script(path: Path, ranks: int, *words: object) -> str:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 GPU = Path(__file__).with_name("gpu.py")
+BENCH = GPU.with_name("bench_gpu.py")
 
 
 @pytest.fixture
@@ -21,10 +22,11 @@ def gpu(monkeypatch):
     return runpy.run_path(str(GPU))
 
 
-def test_without_a_gpu_it_says_so_and_fails(tmp_path):
+@pytest.mark.parametrize("path", [GPU, BENCH], ids=["gpu", "bench"])
+def test_without_a_gpu_it_says_so_and_fails(path, tmp_path):
     how = {"capture_output": True, "text": True}
     env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, GPU, tmp_path / "new"], env=env, **how)
+    done = subprocess.run([sys.executable, path, tmp_path / "new"], env=env, **how)
     assert done.returncode == 1
     assert done.stdout == "torch finds no GPU on this machine: nothing was tried\n"
     assert not (tmp_path / "new").exists()
@@ -150,3 +152,35 @@ def test_a_cell_that_fails_fails_the_lesson(tmp_path):
         how = {"capture_output": True, "text": True}
         done = subprocess.run([sys.executable, GPU, path], **how)
         assert (done.returncode, "return 1" in done.stdout) == (code, True)
+
+
+def test_a_page_that_tells_of_a_gpu_has_a_command_that_shows_it_again():
+    told = {lesson for _, lesson, *_ in runpy.run_path(str(BENCH))["FACTS"].values()}
+    pages = {
+        path.name.partition("_")[0]
+        for path in (GPU.parents[1] / "notebooks").glob("[0-9]*.ipynb")
+        if "H100" in path.read_text("utf-8")
+    }
+    assert pages == set(", ".join(told).split(", "))
+
+
+RANK = """
+import os, sys, time
+print("rank", os.environ["RANK"], "is", os.environ.get("NCCL_HOSTID"), flush=True)
+if os.environ["RANK"] == "1":
+    sys.exit("a word before\\nValueError: a wrong sum")
+time.sleep(float(sys.argv[1] == "waits") * 60)
+"""
+
+
+def test_what_the_ranks_of_a_fact_say_is_told_and_how_they_end(tmp_path):
+    bench = runpy.run_path(str(BENCH))
+    names = bench["run"].__globals__
+    (tmp_path / "rank.py").write_text(RANK)
+    names |= {"__file__": str(tmp_path / "rank.py"), "LONGEST": 2}
+    names["FACTS"] |= dict.fromkeys(("ends", "waits"), (print, "99", 2, False))
+    lines = ["== lesson 99: ends", "rank 0 | rank 0 is node0"]
+    lines += ["rank 1 | rank 1 is node1", "rank 1 | exit code 1"]
+    assert bench["run"]("ends").splitlines() == [*lines, "ValueError: a wrong sum"]
+    waits = "exit code none: it still waits after 2 s"
+    assert bench["run"]("waits").splitlines()[2] == f"rank 0 | {waits}"
