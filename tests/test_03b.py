@@ -126,6 +126,21 @@ def test_a_long_reduce_leaves_other_sums_than_a_short_one():
     assert found[0][1] == ["2 3"] and found[1][1] != ["2 3"]
 
 
+def halves(rank, world_size):
+    pieces = torch.arange(4) + 10 * (rank + 1)
+    own, whole = torch.zeros(1, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
+    dist.reduce_scatter(own, [*pieces.split(1)])
+    dist.all_gather([*whole.split(1)], own)
+    dist.all_reduce(pieces)
+    print(whole.tolist() == pieces.tolist(), *pieces.tolist())
+
+
+def test_an_all_reduce_is_a_reduce_scatter_and_then_an_all_gather():
+    lines = torchrun(halves, ranks=4, quiet=True, env=CPU).lines
+    assert [*lines.values()] == [["True 100 104 108 112"]] * 4
+    assert "100, 104, 108 and 112" in page()
+
+
 def page():
     """Return the prose of the lesson."""
     cells = nbformat.read(ROOT / "notebooks" / f"{COLLECTIVES}.ipynb", 4).cells

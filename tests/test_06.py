@@ -92,7 +92,8 @@ def test_the_prose_has_the_numbers_of_the_table():
         f"first model would lose {small * cost / large:.2f} ms, but it loses "
         f"{lost:.0f} ms",
         f"a step alone is the shortest: {one} and {two} ms",
-        f"it lost {cost:.0f} ms, so a step must compute for {cost:.0f} ms",
+        f"DDP lost {cost:.0f} ms on this model, so a step must compute for "
+        f"{cost:.0f} ms",
         f"where did {lost:.0f} ms go?",
         f"| {small:.2f} MB | {large:.2f} MB |",
     ):

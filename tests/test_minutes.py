@@ -21,7 +21,19 @@ def code(text, outputs=()):
         ([md("word " * 90 + "![a picture](x.svg)")], 2),
         ([md("[word](a/long/address.html) " * 90 + "<br> | ·")], 1),
         ([md("word " * 90 + "<details>folded " + "word " * 900 + "</details>")], 1),
-        ([md("word " * 90 + "```python\n" + "word " * 900 + "\n```")], 1),
+        ([md("word " * 90 + "\n```python\n" + "x = 1\n\n" * 12 + "```\n")], 3),
+        (
+            [
+                md(
+                    "<details>"
+                    + "\n```\n"
+                    + "x\n" * 90
+                    + "```\n</details>"
+                    + "word " * 90
+                )
+            ],
+            1,
+        ),
         ([code("x = 1\n\n" * 12)], 2),
         ([code("x = 1\n" * 6, FIGURE)], 2),
         ([code("mb_with_4, mb_with_400 = ..., ...")], 1),

@@ -1,15 +1,18 @@
 """Counts the honest minutes of a lesson, from its page, and writes them on it.
 
-Ninety words a minute, ten seconds for a line of code, a minute for each picture, player
-and bet. An exercise takes five minutes by hand, eight with code to write. Side roads
-and exercises are counted apart; what is folded, and the sandbox, are not counted.
+Ninety words a minute, ten seconds for a line of code (in a cell or in the text), a
+minute for each picture, player and bet. An exercise takes five minutes by hand, eight
+with code to write. Side roads and exercises are counted apart; what is folded, and the
+sandbox, are not counted.
 """
 
 import re
 from collections import Counter
 
 WORDS, LINES = 90, 6  # in a minute
-UNREAD = r"<details>.*?</details>|```.*?```|<[^>]*>|(?<=\])\([^)]*\)"
+FOLDED = r"(?s)<details>.*?</details>"
+FENCED = r"(?ms)^ *```\w*\n(.*?)^ *```$"
+UNREAD = r"<[^>]*>|(?<=\])\([^)]*\)"
 APART = r"## ((?:Side road|Exercise|Sandbox).*)"
 LABEL = re.compile(r"\*\*Main road \d+ minutes\*\*( · (side roads|exercises) \d+)*")
 
@@ -33,9 +36,11 @@ def minutes(cells: list) -> dict[str, int]:
 
 
 def reading(text: str) -> float:
-    """Return the minutes that some prose takes, with its pictures."""
-    pictures, text = text.count("!["), re.sub(UNREAD, "", text, flags=re.DOTALL)
-    return len(re.findall(r"\S*\w\S*", text)) / WORDS + pictures
+    """Return the minutes that some prose takes, with its pictures and its code."""
+    pictures, text = text.count("!["), re.sub(FOLDED, "", text)
+    lines = sum(map(count_lines, re.findall(FENCED, text)))
+    text = re.sub(UNREAD, "", re.sub(FENCED, "", text))
+    return len(re.findall(r"\S*\w\S*", text)) / WORDS + lines / LINES + pictures
 
 
 def working(source: str, outputs: list) -> float:
@@ -44,7 +49,12 @@ def working(source: str, outputs: list) -> float:
         return 1
     pages = ("".join(o.get("data", {}).get("text/html", "")) for o in outputs)
     pictures = sum("<figure" in page for page in pages)
-    return len(re.findall(r"(?m)^.*\S", source)) / LINES + pictures
+    return count_lines(source) / LINES + pictures
+
+
+def count_lines(code: str) -> int:
+    """Return how many lines of some code are not empty."""
+    return len(re.findall(r"(?m)^.*\S", code))
 
 
 def label(cells: list) -> str:
