@@ -24,7 +24,7 @@ RATE = 0.25
 
 
 def share(samples, rank, world_size):
-    """Each rank takes every world_size-th sample, from its own number on."""
+    """Begin with the sample of the rank's own number, take every world_size-th."""
     return samples[rank::world_size]
 
 

@@ -31,7 +31,7 @@ def move(tensor, phase, source, target):
         return tensor
     TRAFFIC[phase, source, target] += tensor.nbytes
     moved = tensor.clone()
-    if moved.requires_grad:
+    if moved.requires_grad:  # in backward, its gradient goes from target to source
         moved.register_hook(lambda grad: move(grad, BACK[phase], target, source))
     return moved
 
@@ -45,7 +45,7 @@ def replicate(module, device):
     """Move the tensors of a module, and copy the shell around them."""
     tensors = [*module.parameters(), *module.buffers()]
     moved = {id(tensor): move(tensor, "replicate", 0, device) for tensor in tensors}
-    return copy.deepcopy(module, moved)  # which finds its tensors there
+    return copy.deepcopy(module, moved)  # tensors from moved, all else copied
 
 
 def parallel_apply(replicas, pieces):

@@ -37,7 +37,7 @@ def chain(rank, world_size, number, see):
 
 
 def circle(rank, world_size, number, see):
-    """All at once, pass on to the right what came last from the left, and add it."""
+    """All at once, pass on to the right what has just come from the left; add it."""
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
     given, came = number.clone(), torch.zeros_like(number)
     for _ in range(world_size - 1):

@@ -27,7 +27,8 @@ def begin_and_leap(rank, world_size, worker, workers, shared_by):
     if "rank" in shared_by:
         begin, leap = rank, world_size
     if "worker" in shared_by:
-        begin, leap = begin + worker * leap, leap * workers
+        begin += worker * leap
+        leap *= workers
     return begin, leap
 
 

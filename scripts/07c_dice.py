@@ -60,7 +60,8 @@ def first_throw(seed):
 
 def predict(seed, workers):
     """Return what the workers of a rank with this seed will throw, by epoch."""
-    own, epochs = torch.Generator().manual_seed(seed), []
+    own = torch.Generator().manual_seed(seed)
+    epochs = []
     for _ in range(EPOCHS):
         base_seed = torch.empty((), dtype=torch.int64).random_(generator=own).item()
         epochs.append([first_throw(base_seed + worker) for worker in range(workers)])

@@ -44,13 +44,14 @@ class SumOverRanks(torch.autograd.Function):
 class JoinedNorm(nn.BatchNorm1d):
     """A BatchNorm1d that trains with the samples of all ranks."""
 
-    add_up = SumOverRanks.apply
+    def add_up(self, own):
+        return SumOverRanks.apply(own)
 
     def forward(self, x):
         if not self.training:
             return super().forward(x)
         wide = x.double()
-        own = torch.stack([torch.ones_like(wide), wide, wide**2]).sum(1)
+        own = torch.stack([torch.ones_like(wide), wide, wide**2]).sum(1)  # per channel
         count, total, squares = self.add_up(own)
         mean = total / count
         var = squares / count - mean**2

@@ -42,8 +42,8 @@ def test_any_ranks_samples_and_workers(ranks, samples, workers):
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("leap * workers", "leap", "shared by worker: not 2 of each"),
-        ("begin + worker * leap", "begin", "shared by worker: not 2 of each"),
+        ("leap *= workers", "pass", "shared by worker: not 2 of each"),
+        ("begin += worker * leap", "pass", "shared by worker: not 2 of each"),
         (
             "begin, leap = rank, world_size",
             "leap = world_size",
