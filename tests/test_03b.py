@@ -10,7 +10,7 @@ import nbformat
 import pytest
 import torch
 import torch.distributed as dist
-from lesson import changed, functions_of
+from lesson import changed, functions_of, quoted
 from ringside import (
     Player,
     RankFailed,
@@ -126,19 +126,17 @@ def test_a_long_reduce_leaves_other_sums_than_a_short_one():
     assert found[0][1] == ["2 3"] and found[1][1] != ["2 3"]
 
 
-def halves(rank, world_size):
-    pieces = torch.arange(4) + 10 * (rank + 1)
-    own, whole = torch.zeros(1, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
-    dist.reduce_scatter(own, [*pieces.split(1)])
-    dist.all_gather([*whole.split(1)], own)
-    dist.all_reduce(pieces)
-    print(whole.tolist() == pieces.tolist(), *pieces.tolist())
-
-
-def test_an_all_reduce_is_a_reduce_scatter_and_then_an_all_gather():
-    lines = torchrun(halves, ranks=4, quiet=True, env=CPU).lines
-    assert [*lines.values()] == [["True 100 104 108 112"]] * 4
-    assert "100, 104, 108 and 112" in page()
+def test_an_all_reduce_is_a_reduce_scatter_and_then_an_all_gather(capsys, tmp_path):
+    (tmp_path / "halves.py").write_text(
+        "import torch\nimport torch.distributed as dist\n"
+        + quoted(COLLECTIVES, "def halves").partition("\n\n\nrun =")[0]
+        + "\ndist.init_process_group('gloo')\n"
+        + "halves(dist.get_rank(), dist.get_world_size())\n"
+        + "dist.destroy_process_group()\n"
+    )
+    lines = torchrun(tmp_path / "halves.py", ranks=4, quiet=True, env=CPU).lines
+    for rank, [line] in lines.items():
+        assert f"rank {rank} | {line}\n" in page()
 
 
 def page():
