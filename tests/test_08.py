@@ -10,7 +10,7 @@ import nbformat
 import pytest
 import torch
 import torch.distributed as dist
-from lesson import changed, code_with, functions_of, quoted
+from lesson import changed, functions_of, quoted
 from ringside import Player, RankFailed, check, load, still, torchrun
 from torch import nn
 from torch.nn.functional import batch_norm
@@ -422,23 +422,3 @@ def test_what_the_page_says_of_a_loss_over_all_ranks():
     rows = table.split("\n\n")[0].splitlines()
     assert [row.split("|")[2].strip() for row in rows] == run.lines[0]
     assert run.lines[0][-1] == "8.0", "the square of the mean, (1 + 3) / 2, and 2 × it"
-
-
-def test_what_the_page_prints_of_small_batches():
-    """The runs are new each time: a joined batch is better, if a rank has few."""
-    ranks, four = (
-        code_with(NORM, text).outputs[0].text
-        for text in ("def on_ranks", "class FourRanks(")
-    )
-    alone, joined = (
-        [int(wrong) for wrong in re.findall(rf"{name}: (\d+)% wrong", ranks)]
-        for name in ("BatchNorm1d", "JoinedNorm")
-    )
-    assert len(alone) == len(joined) == 4 and min(alone) > max(joined) + 10
-    lost = {}
-    for line in four.splitlines():
-        seeds = [int(wrong) for wrong in re.findall(r"(\d+)%", line)]
-        sign = 1 if "FourRanks" in line else -1
-        samples = int(line.split()[0])
-        lost[samples] = lost.get(samples, 0) + sign * sum(seeds) / 5
-    assert lost[2] > 15 and lost[4] > 0 and lost[32] < 3
