@@ -422,29 +422,28 @@ def differ(make: Callable) -> None:
     leave()
 
 
-@fact("03b", ranks=2)
-def other_lengths():
-    """Four numbers meet eight."""
+def add_up(make: Callable) -> None:
+    """Let the ranks add up tensors that do not fit."""
 
     def call(rank, _):
-        numbers = torch.ones(4 + 4 * rank, device=DEVICE)
+        numbers = make(rank)
         dist.all_reduce(numbers)
         return numbers.tolist()
 
     differ(call)
+
+
+@fact("03b", ranks=2)
+def other_lengths():
+    """Four numbers meet eight."""
+    add_up(lambda rank: torch.ones(4 + 4 * rank, device=DEVICE))
 
 
 @fact("03b", ranks=2)
 def other_kinds():
     """float64 meets float32."""
-
-    def call(rank, _):
-        kind = torch.float32 if rank else torch.float64
-        numbers = torch.ones(4, device=DEVICE, dtype=kind)
-        dist.all_reduce(numbers)
-        return numbers.tolist()
-
-    differ(call)
+    kinds = torch.float64, torch.float32
+    add_up(lambda rank: torch.ones(4, device=DEVICE, dtype=kinds[rank]))
 
 
 @fact("03b", ranks=2)
