@@ -323,12 +323,12 @@ def learns_its_loss(rank, world_size, text, watch):
         else:
             ddp = DistributedDataParallel(model)
             loss(ddp(x), 2 * x).backward()
-        print(f"{loss.scale.grad.item():.1f}", names["not_averaged"](ddp))
+        print(f"{loss.scale.grad.item():.2f}", names["not_averaged"](ddp))
 
 
 def test_a_weight_of_the_loss_is_averaged_if_the_loss_is_wrapped_too():
     watch = code_with(STEM, "def not_averaged").source
     run = torchrun(learns_its_loss, quoted(STEM, "class Task"), watch, **HOW)
-    assert run.lines == {0: ["-1.2 []", "-6.1 []"], 1: ["-11.1 []", "-6.1 []"]}
+    assert run.lines == {0: ["-1.16 []", "-6.13 []"], 1: ["-11.10 []", "-6.13 []"]}
     page = (SCRIPT.parents[1] / "notebooks" / f"{STEM}.ipynb").read_text()
-    assert "| -1.2 | -11.1 |" in page and "| -6.1 | -6.1 |" in page
+    assert "| -1.16 | -11.10 |" in page and "| -6.13 | -6.13 |" in page
