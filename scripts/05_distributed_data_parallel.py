@@ -3,8 +3,8 @@
     torchrun --standalone --nproc-per-node 4 scripts/05_distributed_data_parallel.py
     torchrun --standalone --nproc-per-node gpu scripts/05_distributed_data_parallel.py
 
-The first line needs no GPU; the second gives each GPU a rank. Try --method buckets, or
---bucket-mb 2. With --record PATH, rank 0 keeps when flat and buckets do what, on CPUs.
+The first line needs no GPU; the second gives each GPU a rank. Try --bucket-mb 2. With
+--record PATH, rank 0 keeps when flat and buckets do what in long steps, on CPUs.
 The last line begins with "ok". The lesson: notebooks/05_distributed_data_parallel.ipynb
 """
 
@@ -122,14 +122,14 @@ def main():
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
     torch.manual_seed(0)  # drawn on CPUs, numbers are the same on all machines
     network = nn.Sequential(*[nn.Linear(512, 512) for _ in range(6)]).to(device)
-    batch = torch.randn(192 * world_size, 512).to(device)
+    batch = torch.randn((192 if args.record else 16) * world_size, 512).to(device)
     right, *_ = one_step(network, batch)
     methods = [args.method] if args.method else DRAWN if args.record else METHODS
     lines, events = ["method   all-reduces  the first begins when"], []
     for method in methods:
         model, after = prepare(method, copy.deepcopy(network), args.bucket_mb)
         rows = {}  # each line once: a later step may go otherwise than the first
-        for _ in range(5 if args.record else 3):
+        for _ in range(5 if args.record else 2):
             grads, spans, counts = one_step(model, batch[rank::world_size], after)
             if not (grads - right).abs().max() <= 1e-4 * right.abs().max():  # or nan
                 raise ValueError(f"{method}: not the gradients of one process")

@@ -1,9 +1,12 @@
-"""Runs scripts in ranks that have imported torch, and nothing else.
+"""Runs scripts in a rank that has imported torch, and nothing else.
 
-A line of input is a list: a folder, a script, its words. Two ranks run it, and in the
-folder they leave what they print, and at their end the names of their threads. The
-line of output has their exit codes. A rank of a plain torchrun imports torch anew,
-which takes longer than most scripts; else it has no more than these.
+    python tests/fresh.py RANK [MODULE ...]
+
+This is one of two ranks. A line of input is a list: a port, a folder, a script, its
+words. In the folder the rank leaves what it prints, and at its end the names of its
+threads. The line of output has its exit code. A rank of a plain torchrun imports torch
+anew, which takes longer than most scripts; else it has no more than this one. Modules
+that are named are imported before, once.
 """
 
 import atexit
@@ -11,8 +14,8 @@ import gc
 import json
 import os
 import runpy
-import socket
 import sys
+from importlib import import_module
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun sets it
@@ -42,23 +45,17 @@ def become(rank: int, port: int, folder: Path, words: list[str]) -> None:
     sys.exit()  # as an interpreter ends, and not earlier
 
 
-def main() -> None:
+def main(rank: str, *modules: str) -> None:
+    for module in modules:
+        import_module(module)
     gc.collect()
     gc.freeze()  # a rank goes through what it makes itself, not through all of torch
     for line in sys.stdin:
-        folder, *words = json.loads(line)
-        with socket.create_server(("127.0.0.1", 0)) as door:
-            port = door.getsockname()[1]
-        ranks = []
-        for rank in range(2):
-            ranks.append(os.fork())
-            if not ranks[-1]:
-                become(rank, port, Path(folder), words)
-        codes = [os.waitpid(rank, 0)[1] for rank in ranks]
-        print(
-            json.dumps([os.waitstatus_to_exitcode(code) for code in codes]), flush=True
-        )
+        port, folder, *words = json.loads(line)
+        if not (child := os.fork()):
+            become(int(rank), port, Path(folder), words)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

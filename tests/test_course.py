@@ -717,7 +717,7 @@ def test_test_passes_its_words_on_and_counts_what_ran(course, tmp_path):
         "def test_ok(name): 'reads a script, runs none'\n"
     )
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
-    words = ["test", "--here", "-q", "-k", "ok or Cell or help"]
+    words = ["test", "--here", "-q", "-n0", "-k", "ok or Cell or help"]
     line = [sys.executable, str(course.ROOT / "scripts/course.py"), *words]
     done = subprocess.run(line, capture_output=True, text=True, cwd="/", env=env)
     passed, minutes, *slowest = done.stdout.partition("Ran and ")[2].splitlines()

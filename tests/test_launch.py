@@ -1004,9 +1004,10 @@ def test_a_line_is_shown_while_its_rank_still_runs(place, monkeypatch):
 def test_no_two_ranks_draw_the_same_numbers(place, warm):
     text = "import random, numpy, torch\n"
     text += "print(random.random(), numpy.random.rand(), torch.rand(()).item())"
-    runs = [torchrun(place.script(text), ranks=2, warm=warm, quiet=True) for _ in "ab"]
+    times = "ab" if warm else "a"  # two fresh interpreters owe nothing to each other
+    runs = [torchrun(place.script(text), ranks=2, warm=warm, quiet=True) for _ in times]
     drawn = [run.lines[rank][0].split() for run in runs for rank in (0, 1)]
-    assert all(len(set(column)) == 4 for column in zip(*drawn, strict=True))
+    assert all(len({*drew}) == len(drawn) for drew in zip(*drawn, strict=True))
 
 
 LATE = """

@@ -5,6 +5,7 @@ import json
 import runpy
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -170,23 +171,33 @@ def test_the_threads_of_a_group_can_be_told_by_their_names(tmp_path, monkeypatch
 
 @pytest.fixture(scope="module")
 def fresh():
-    """A function that runs words in two ranks, which know torch and nothing else."""
+    """A function that runs words in two ranks. Rank 0 knows torch and nothing else."""
     line = [sys.executable, ROOT / "tests" / "fresh.py"]
     how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "cwd": ROOT}
-    with subprocess.Popen(line, text=True, **how) as server:
+    with (
+        subprocess.Popen([*line, "0"], text=True, **how) as first,
+        subprocess.Popen([*line, "1", "torch._dynamo"], text=True, **how) as second,
+    ):
 
         def run(folder, *words):
-            server.stdin.write(json.dumps([*map(str, [folder, *words])]) + "\n")
-            server.stdin.flush()
-            return json.loads(server.stdout.readline())
+            with socket.create_server(("127.0.0.1", 0)) as door:
+                order = [door.getsockname()[1], *map(str, [folder, *words])]
+            for server in (first, second):
+                server.stdin.write(json.dumps(order) + "\n")
+                server.stdin.flush()
+            return [int(server.stdout.readline()) for server in (first, second)]
 
         yield run
-        server.stdin.close()
+        first.stdin.close()
+        second.stdin.close()
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_fresh_ranks_print_the_same_and_end_as_cleanly(script, fresh, tmp_path):
     """As those that a plain torchrun starts; the ranks of a cell have imported more.
+
+    Here rank 0 is such a rank. Rank 1 has imported what an optimizer imports, once for
+    all scripts: that takes over a second.
 
     The threads of gloo are gone when a script has destroyed its group. If they are not,
     some part of torch or of the script keeps the group alive, and an interpreter then
