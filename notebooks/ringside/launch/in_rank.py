@@ -141,9 +141,8 @@ def preload() -> None:
     gc.disable()  # it would go through all that is imported, several times
     for module in PRELOAD:
         import_module(module)
-    gc.enable()
-    gc.collect()
     gc.freeze()  # so that a collection in a rank need not go through all of torch
+    gc.enable()
     for ending in weakref.finalize._registry:
         ending.atexit = False  # nor the end of a rank take it apart
 
