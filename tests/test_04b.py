@@ -440,8 +440,8 @@ def test_the_prose_has_where_the_lines_of_eight_ranks_meet():
         model.append((more - 3) / (3 - fewer) * delay * bandwidth / 2**20)
         met.append(crossing(eight["swap_all"], eight[way]) / 2**20)
     off = max(max(a / b, b / a) for a, b in zip(model, met))
-    words = "meet by the formula at {:.1f} and {:.1f} MiB".format(*model)
-    assert words in prose_of_the_race()
+    words = "meets halving at {:.1f} MiB by the formula, and the ring at {:.1f} MiB"
+    assert words.format(*model) in prose_of_the_race()
     words = "lines meet at {:.1f} and {:.1f} MiB: off by up to {:.1f} times"
     assert words.format(*met, off) in prose_of_the_race()
 
