@@ -166,7 +166,7 @@ def test_the_prose_has_the_numbers_of_the_sweep():
         f"here between {sizes[pays - 1]:.0f} and {sizes[pays]:.0f} samples",
         f"About {loss} ms are lost each time",
         f"takes about {sending:.0f} ms, {sending / 16.83:.1f} for each MB",
-        f" {loss} ÷ {alone[1]} × 32 = {32 * loss / alone[1]:.0f} samples,",
+        f"gives {loss} ÷ {alone[1]} × 32 = {32 * loss / alone[1]:.0f} samples.",
         f"eight times as many samples take only {alone[-1] / alone[0]:.1f} times as "
         "long",
         f"({alone[-1]} − {alone[0]}) ÷ (128 − 16) = {each} ms for each sample",
