@@ -255,6 +255,30 @@ class Sum(nn.Module):
         return self.weight * x
 
 
+def evaluating(rank, world_size, after):
+    """Train four steps; after one of them, rank 0 evaluates once, through DDP."""
+    model = Sum()
+    model.register_buffer("seen", torch.zeros(1))
+    ddp = DistributedDataParallel(model)
+    for step in range(1, 5):
+        ddp.zero_grad()
+        ddp(torch.tensor([10.0 * step + rank])).sum().backward()
+        print(model.weight.grad.item())
+        if (rank, step) == (0, after):
+            with torch.no_grad():
+                ddp(torch.ones(1))
+
+
+def test_one_evaluation_on_rank_0_meets_a_copy_of_the_others():
+    """But for the step in which the others first send the order of new buckets."""
+    for after in (2, 3):
+        run = torchrun(evaluating, after, ranks=2, quiet=True)
+        assert run.lines == dict.fromkeys((0, 1), ["10.5", "20.5", "30.5", "40.5"])
+    with pytest.raises(RankFailed) as caught:
+        torchrun(evaluating, 1, ranks=2, quiet=True)
+    assert "size doesn't match" in "".join(caught.value.run.stderr.values())
+
+
 def skipping(rank, world_size, text, buffers=False):
     """Print the gradients of three steps; in the second one, rank 1 can't go on."""
     exec(text, names := {"torch": torch, "dist": dist})
