@@ -89,8 +89,8 @@ def test_the_prose_has_the_numbers_of_the_table():
         f"DP reaches {d} times. DDP reaches {b} times",
         f"loses {cost:.1f} ms on {large:.2f} MB. So a megabyte costs "
         f"{cost / large:.2f} ms here",
-        f"first model's 0.075 MB would cost {small * cost / large:.2f} ms, but it "
-        f"loses {lost:.1f} ms",
+        f"first model's 0.075 MB would cost {small * cost / large:.2f} ms, but this "
+        f"model loses {lost:.1f} ms",
         f"a step alone is the shortest: {one} and {two} ms",
         f"DDP lost {cost:.0f} ms on this model, so a step must compute for "
         f"{cost:.0f} ms",
