@@ -270,7 +270,7 @@ def evaluating(rank, world_size, after):
 
 
 def test_one_evaluation_on_rank_0_meets_a_copy_of_the_others():
-    """But for the step in which the others first send the order of new buckets."""
+    """But not after the first step: the others then wait for the order of buckets."""
     for after in (2, 3):
         run = torchrun(evaluating, after, ranks=2, quiet=True)
         assert run.lines == dict.fromkeys((0, 1), ["10.5", "20.5", "30.5", "40.5"])
