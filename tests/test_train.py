@@ -98,7 +98,7 @@ def test_it_learns_and_tests_exactly(whole):
 
 
 def test_killed_at_any_moment_it_goes_on_as_the_same_run(whole, tmp_path):
-    """All its processes are killed, as by the README's two kills, when a file is there."""
+    """As by the README, all its processes are killed when a file is there."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--local-addr", "127.0.0.1", "--nproc-per-node", "2", SCRIPT]
     command += ["--folder", tmp_path]
