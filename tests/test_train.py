@@ -1,5 +1,6 @@
 """Tests scripts/train.py: trained, killed, resumed and evaluated, as in the README."""
 
+import os
 import re
 import runpy
 import shutil
@@ -234,3 +235,20 @@ def test_without_torchrun_it_says_what_to_type(tmp_path):
 
 def test_the_script_stays_one_that_a_person_reads():
     assert len(SCRIPT.read_text().splitlines()) <= 200
+
+
+def test_what_the_readme_tries_runs_as_it_stands(tmp_path):
+    """Also its kills, which end this run's own processes and nobody else's."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    [lines] = [part for part in readme.split("```") if "kill -KILL $!" in part]
+    assert lines.count("scripts/train.py --folder run --epochs 40") == 2
+    lines = lines.replace("scripts/train.py", str(SCRIPT)).replace("40", "8")
+    lines = lines.replace("--standalone", "--standalone --local-addr 127.0.0.1")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    how = {"cwd": tmp_path, "env": os.environ | CPU | {"PATH": path}, "timeout": 300}
+    run = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, **how)
+    done, steps = re.findall(r"2 ranks on cpu: (\d+) of (\d+) steps", run.stdout)[-1]
+    assert int(done) >= 20 and run.stdout.count("ok: ") == 1
+    assert f"ok: the model of {steps} steps is in run/training.pt" in run.stdout
+    left = psutil.process_iter(["cwd", "status"])
+    assert not [p for p in left if p.info["cwd"] == str(tmp_path)]
