@@ -373,3 +373,61 @@ def test_a_last_group_is_shorter_and_a_layer_may_miss_some_pieces():
     run = torchrun(in_groups, *texts, ranks=2, quiet=True)
     lines = ["4 1.5 1.125", "4 1.5 1.125", "2 1.5 None"]
     assert run.lines == {0: lines, 1: lines}
+
+
+def after_join(rank, world_size, text, cured):
+    """Train three epochs in which rank 1 has a batch more, and one step with all."""
+    exec(text, given := {"dist": dist})
+    kinds = {"SGD": {}, "momentum": {"momentum": 0.9}, "Adam": None}
+    for kind, words in kinds.items():
+        torch.manual_seed(0)
+        model = DistributedDataParallel(nn.Linear(1, 1, bias=False))
+        optimizer = torch.optim.Adam(model.parameters(), 0.1)
+        if words is not None:
+            optimizer = torch.optim.SGD(model.parameters(), 0.1, **words)
+
+        def step(x, model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            (model(torch.tensor([[x]])) - 1).square().mean().backward()
+            optimizer.step()
+
+        for _ in range(3):
+            with model.join():
+                for number in range(2 + rank):
+                    step(1.0 + rank + number)
+            if cured:
+                given["take_over"](optimizer, world_size - 1)
+        step(1.0)
+        print(kind, f"{model.module.weight.item():.4f}")
+
+
+@pytest.mark.parametrize("cured", [False, True])
+def test_after_join_the_optimizers_differ_until_one_is_taken_over(cured):
+    """As the fold on join says; its own function is the cure."""
+    text = quoted(HABITS, "def take_over")
+    run = torchrun(after_join, text, cured, ranks=2, quiet=True)
+    pairs = dict(zip(("SGD", "momentum", "Adam"), zip(*run.lines.values())))
+    equal = {kind for kind, (one, other) in pairs.items() if one == other}
+    assert equal == ({"SGD", "momentum", "Adam"} if cured else {"SGD"})
+
+
+def scales(rank, world_size, text, cured):
+    exec(text, given := {"dist": dist})
+    model = DistributedDataParallel(nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", 1024.0, growth_interval=1)
+    with model.join():
+        for _ in range(1 + rank):
+            scaler.scale(model(torch.ones(1, 1)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    if cured:
+        given["take_over"](scaler, world_size - 1)
+    print(scaler.get_scale())
+
+
+def test_after_join_the_scalers_differ_until_one_is_taken_over():
+    text = quoted(HABITS, "def take_over")
+    for cured, own in ((False, 2048.0), (True, 4096.0)):
+        run = torchrun(scales, text, cured, ranks=2, quiet=True)
+        assert run.lines == {0: [str(own)], 1: ["4096.0"]}

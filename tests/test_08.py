@@ -3,6 +3,7 @@
 import ast
 import re
 import runpy
+from contextlib import nullcontext
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -422,3 +423,20 @@ def test_what_the_page_says_of_a_loss_over_all_ranks():
     rows = table.split("\n\n")[0].splitlines()
     assert [row.split("|")[2].strip() for row in rows] == run.lines[0]
     assert run.lines[0][-1] == "8.0", "the square of the mean, (1 + 3) / 2, and 2 × it"
+
+
+def in_pieces(rank, world_size):
+    model, means = DistributedDataParallel(nn.BatchNorm1d(1)), []
+    x = torch.tensor([[9.0], [11.0]]) * (1 + rank)  # means 10 and 20
+    for number in range(5):
+        with model.no_sync() if number % 4 < 3 else nullcontext():
+            model(x).sum().backward()
+        means.append(round(model.module.running_mean.item(), 2))
+    print(means)
+
+
+def test_after_a_forward_in_no_sync_no_copy_comes():
+    """Rank 1 goes on from its own: 0.9 of what it had, and a tenth of 20."""
+    run = torchrun(in_pieces, ranks=2, quiet=True)
+    assert run.lines[0] == ["[1.0, 1.9, 2.71, 3.44, 4.1]"]
+    assert run.lines[1] == ["[2.0, 3.8, 5.42, 6.88, 5.1]"]  # 0.9 of 3.44, and 2

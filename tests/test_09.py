@@ -9,10 +9,12 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+import torch.distributed as dist
 from lesson import changed, code_with, functions_of
 from ringside import Player, RankFailed, check, load, still, torchrun
 from ringside.draw.player import spelt
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 SCRIPT = "09_evaluation"
@@ -255,3 +257,21 @@ def test_a_loop_throws_the_dice_of_its_rank_unless_its_loader_has_dice():
         before = torch.get_rng_state()
         list(DataLoader([1, 2], generator=own))
         assert torch.equal(before, torch.get_rng_state()) is same
+
+
+def evaluates(rank, world_size, forwards, grad):
+    model = DistributedDataParallel(torch.nn.BatchNorm1d(1))
+    x = torch.tensor([[float(rank)], [2.0]])
+    model(x).sum().backward()
+    with torch.set_grad_enabled(grad):
+        for _ in range(forwards[rank]):
+            model.eval()(x)
+    dist.barrier()
+
+
+def test_in_no_grad_the_first_forward_alone_copies_buffers():
+    """So ranks may differ in all others; the page says to take model.module."""
+    torchrun(evaluates, [3, 7], False, ranks=2, quiet=True, env=CPU)
+    for forwards, grad in (([0, 7], False), ([3, 7], True)):
+        with pytest.raises(RankFailed):
+            torchrun(evaluates, forwards, grad, ranks=2, quiet=True, env=CPU, timeout=8)

@@ -173,3 +173,20 @@ def test_files_to_read(function, says, capsys):
 def test_survives(answers, says, capsys):
     check.survives(*answers)
     assert says in capsys.readouterr().out
+
+
+def save_own(rank, world_size, folder):
+    dcp.save({f"dice_{rank}": torch.tensor([rank])}, checkpoint_id=folder)
+
+
+def load_all(rank, world_size, folder, saved):
+    state = {f"dice_{number}": torch.zeros(1, dtype=int) for number in range(saved)}
+    dcp.load(state, checkpoint_id=folder)
+    print([tensor.item() for tensor in state.values()])
+
+
+def test_all_ranks_load_the_names_of_those_that_saved(tmp_path):
+    """Also on fewer ranks, as the fold says."""
+    torchrun(save_own, str(tmp_path), ranks=4, quiet=True)
+    run = torchrun(load_all, str(tmp_path), 4, ranks=2, quiet=True)
+    assert run.lines == {0: ["[0, 1, 2, 3]"], 1: ["[0, 1, 2, 3]"]}

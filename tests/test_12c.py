@@ -160,6 +160,22 @@ def test_the_picture_tells_who_starts_whom():
         ),
         ("#!/bin/bash\n#SBATCH -N 2\nsrun -n 4 python t.py", 1, ["3 + 1 = 4"]),
         ("#!/bin/bash\necho\n#SBATCH -N2\nsrun python t.py", 1, ["reads no further"]),
+        (
+            HEAD.format(1) + "#SBATCH --cpus-per-task=32\n" + AGENTS,
+            1,
+            ["wrong: srun asks for 1 processor a task"],
+        ),
+        (
+            HEAD.format(1) + "#SBATCH -c32\nsrun -c 32 python t.py",
+            1,
+            ["node 1: ranks 1 to 1"],
+        ),
+        (
+            HEAD.format(1) + "#SBATCH -c 32\n"
+            "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n" + AGENTS,
+            1,
+            ["agent 1: ranks 2 to 3"],
+        ),
         ("#SBATCH --nodes=two\nsrun python t.py", 1, ["--nodes must be a number"]),
         ("#SBATCH --nodes=2 train\nsrun python t.py", 1, ["'train' is none"]),
         ("#!/bin/bash\necho done", 1, ["no line of the file starts"]),
@@ -175,6 +191,24 @@ def test_the_reader_of_sbatch_files(text, spawned, says, capsys):
     said = capsys.readouterr().out
     assert all(part in said for part in says), said
     assert ("wrong" in said) == (not re.search("ranks . to", said))
+
+
+def test_the_file_of_monday_is_right_as_it_stands(capsys):
+    """And without srun's own number of processors, the reader sees what is wrong."""
+    exec(monday(), {"check": check})
+    right = capsys.readouterr().out
+    assert "agent 1: ranks 4 to 7" in right and "wrong" not in right
+    line = ' --cpus-per-task="$SLURM_CPUS_PER_TASK"'
+    assert monday().count(line) == 1
+    exec(monday().replace(line, ""), {"check": check})
+    assert "wrong: srun asks for 1 processor a task" in capsys.readouterr().out
+
+
+def monday():
+    """Return the cell with Monday's file."""
+    cells = [c.source for c in nbformat.read(NOTEBOOK, 4).cells]
+    [cell] = [source for source in cells if source.startswith("MONDAY = ")]
+    return cell
 
 
 def mine(nodes=3, on_each=1, agents=3, ranks=4, where='"$first:29500"', srun="srun "):

@@ -6,10 +6,13 @@ import re
 import runpy
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import nbformat
 import pytest
+import torch
+import torch.distributed as dist
 from lesson import changed, functions_of
 from ringside import RankFailed, check, load, still, torchrun
 from ringside.draw.player import spelt
@@ -214,3 +217,34 @@ def test_the_recording_has_no_clock():
     kept = {key for line in lines[1:] for key in json.loads(line)}
     assert kept == {"step", "rank", "phase", "what", "kind"}
     assert os.sep not in lines[1]
+
+
+def odd_one(rank, world_size, makes):
+    first, second = (dist.new_group(timeout=timedelta(seconds=1)) for _ in range(2))
+    dist.barrier()
+    order = (second, first) if rank == 0 and makes == "other" else (first, second)
+    try:
+        for group in order if rank or makes != "none" else ():
+            dist.all_reduce(torch.ones(1), group=group)
+        print("ended well")
+    except RuntimeError as error:
+        print(str(error).splitlines()[0])
+    found = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())["entries"]
+    names = {entry["process_group"][0] for entry in found}
+    print({first.group_name, second.group_name} & names)
+    dist.barrier()
+
+
+@pytest.mark.parametrize("makes", ["none", "other"])
+def test_detail_does_not_name_rank_0_in_its_own_log(makes):
+    """The others point at rank 0's log; there it is well, or blames all the others."""
+    detail = CPU | {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+    run = torchrun(odd_one, makes, ranks=3, env=detail, quiet=True)
+    told = (
+        "ended well"
+        if makes == "none"
+        else "Ranks 1, 2 failed to pass monitoredBarrier"
+    )
+    assert told in run.lines[0][0]
+    assert all("check rank 0 logs for faulty rank" in run.lines[r][0] for r in (1, 2))
+    assert [lines[1] for lines in run.lines.values()] == 3 * ["set()"]  # empty boxes

@@ -435,3 +435,14 @@ def test_no_door_is_left_open():
 
 def test_the_readme_is_short():
     assert len(README.splitlines()) <= 120
+
+
+@pytest.mark.parametrize("path", [*(ROOT / "notebooks").glob("*.ipynb")], ids=str)
+def test_a_page_names_no_lesson_that_is_not_there_and_kills_nothing_by_a_name(path):
+    """`pkill -f job.py` ends a second job of this script, too, and an editor."""
+    prose = "\n".join(cells(path, "markdown"))
+    known = {stem.partition("_")[0] for stem in STEMS}
+    assert {*re.findall(r"\b[Ll]essons? (\d\w*)", prose)} <= known
+    assert prose.count("pkill -f") == prose.count(
+        "`pkill -f job.py` also ends a second"
+    )

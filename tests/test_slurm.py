@@ -11,7 +11,9 @@ import sys
 import threading
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import nbformat
 import psutil
 import pytest
 from ringside import cluster, slurm
@@ -308,3 +310,39 @@ def test_what_was_recorded_stands_in(monkeypatch, capsys, tmp_path):
     assert said[1:] == ["$ srun hostname", "node17", "exit code 3"]
     [other] = slurm(["srun", "date"])
     assert "never recorded" in other.lines[0]
+
+
+def test_the_file_of_monday_runs_and_its_ranks_count_as_it_says(able):
+    """Without GPUs, and with numbers that fit the cluster; the rest as it stands."""
+    cells = nbformat.read(ROOT / "notebooks" / "12c_slurm.ipynb", 4).cells
+    [cell] = [c.source for c in cells if c.source.startswith("MONDAY = ")]
+    exec(cell.rpartition("\ncheck.")[0], names := {})
+    file = names["MONDAY"].replace("#SBATCH --gpus-per-node=4\n", "")
+    file = file.replace("-task=32", "-task=8").replace("-node=4", "-node=2")
+    file = file.replace("first=", "export TMPDIR=$PWD  # for torchrun's logs\nfirst=")
+    with socket.create_server(("127.0.0.2", 0)) as door:
+        file = file.replace(":29500", f":{door.getsockname()[1]}")
+    files = {"train.py": (ROOT / "scripts" / "00_start_here.py").read_text()}
+    files["shared.py"] = (ROOT / "scripts" / "shared.py").read_text()
+    [done] = slurm(["sbatch", "job.sh"], files=files | {"job.sh": file})
+    said = done.lines
+    assert done.code == 0 and "ok: 4 ranks on cpu add up to 6" in said
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processors to bind")
+def test_srun_asks_for_one_processor_unless_it_is_told_again(able):
+    """What side road 3 of lesson 12c says, on a cluster that binds tasks to cores."""
+    text = TOOL.read_text().replace("CPUs=8", "CPUs=2")
+    text = text.replace("\nSelectType=", "\nTaskPlugin=task/affinity\nSelectType=")
+    text = text.replace("\nSelectType=", "\nTaskPluginParam=cores\nSelectType=")
+    srun = "srun {} bash -c 'echo $SLURM_CPUS_PER_TASK, and there are $(nproc)'\n"
+    file = "#!/bin/bash\n#SBATCH --ntasks=1\n#SBATCH --cpus-per-task=2\n"
+    file += srun.format("") + srun.format('--cpus-per-task="$SLURM_CPUS_PER_TASK"')
+    file += "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n" + srun.format("")
+    with TemporaryDirectory(dir=HOME) as folder:
+        (place := Path(folder)).joinpath("slurm.py").write_text(text)
+        (place / "job.sh").write_text(file)
+        line = [sys.executable, "slurm.py", "run", "sbatch", "--output=out", "job.sh"]
+        subprocess.run(line, cwd=place, timeout=60, check=True, capture_output=True)
+        said = (place / "out").read_text().splitlines()
+    assert said == [f"2, and there are {number}" for number in (1, 2, 2)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from .verdict import Mistake, attempt, says
 
 SHORT = {"-N": "--nodes", "-n": "--ntasks", "-K": "--kill-on-bad-exit"}
+SHORT["-c"] = "--cpus-per-task"
 COUNTS = ("--nodes", "--ntasks", "--ntasks-per-node")
 BARE = {"--label", "-l", "--kill-on-bad-exit", "--standalone", "--no-python", "-m"}
 LOCAL = r"localhost|127\.0\.0\.1|\$\{?SLURM_LAUNCH_NODE_IPADDR"
@@ -41,7 +42,7 @@ def options(words: list[str]) -> tuple[dict[str, str], list[str]]:
     found, words = {}, list(words)
     while words and words[0].startswith("-"):
         name, is_there, value = words.pop(0).partition("=")
-        glued = re.fullmatch(r"(-[Nn])(\d+)", name)
+        glued = re.fullmatch(r"(-[Nnc])(\d+)", name)
         if glued:
             name, value = glued.groups()
         elif not is_there and name not in BARE and words:
@@ -99,6 +100,9 @@ def read(text: str, spawned: int = 1) -> Plan:
     known = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": total}
     if late:
         wrong.append("#SBATCH behind a command is a comment: sbatch reads no further")
+    told = "--cpus-per-task" in step or "SRUN_CPUS_PER_TASK" in values
+    if srun and "--cpus-per-task" in job and not told:
+        wrong.append("srun asks for 1 processor a task: say --cpus-per-task to it, too")
     by_torchrun = words[:1] == ["torchrun"] or "torch.distributed.run" in words
     plan = Plan(dealt, total, srun, by_torchrun, spawned, total, wrong)
     if not srun:
