@@ -28,7 +28,7 @@ from multiprocessing import resource_tracker
 
 import psutil
 
-from . import in_rank
+from . import in_rank, own_network
 from .watch import GRACE, Watch, runs, sweep
 
 
@@ -190,4 +190,5 @@ def ignore(signum, frame):
 
 
 def main() -> None:
+    own_network.take()  # first, while there is one thread
     Supervisor(sys.argv[1]).serve()

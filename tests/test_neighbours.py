@@ -1,0 +1,170 @@
+"""Tests that users of one machine cannot reach into each other's runs."""
+
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from ringside.launch import own_network
+
+ROOT = Path(__file__).resolve().parents[1]
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
+NOBODY = 65534
+RUN = """
+import sys
+from ringside import torchrun
+torchrun(sys.argv[1], *sys.argv[2:], ranks=2)
+"""
+WAITS = """
+import pathlib, sys, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+pathlib.Path(sys.argv[1], str(dist.get_rank())).touch()
+time.sleep(600)
+"""
+
+
+def refused() -> str:
+    """Return why Linux gives a process no network of its own here, or nothing."""
+    if sys.platform != "linux":
+        return "network namespaces are Linux's"
+    return "" if in_a_copy(own_network.take) else "Linux refuses a network namespace"
+
+
+def in_a_copy(work, *words, user: int | None = None):
+    """Return what a function returns in a copy of this process, as another user."""
+
+    def does(pipe):
+        if user is not None:
+            os.setgroups([])
+            os.setgid(user), os.setuid(user)
+            # As with a program that starts anew, /proc/self is that user's again.
+            own_network.ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE
+        pipe.send(work(*words))
+
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=does, args=(theirs,))
+    process.start()
+    theirs.close()
+    try:
+        return ours.recv()
+    finally:
+        process.join()
+
+
+def listening(pid: int) -> set[tuple[str, int]]:
+    """Return the doors where a process waits for callers, in its own network."""
+    holds = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            holds.add(os.readlink(path))
+    found = set()
+    for kind in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{kind}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in holds:
+                address, port = words[1].split(":")
+                found.add((address, int(port, 16)))
+    return found
+
+
+def answers(port: int) -> bool:
+    """Say whether somebody answers on a port of loopback."""
+    with socket.socket() as door:
+        door.settimeout(5)
+        return door.connect_ex(("127.0.0.1", port)) == 0
+
+
+def begun(folder: Path, text: str, *words: str, **env: str) -> subprocess.Popen:
+    """Start a kernel's torchrun() on a script whose two ranks wait; return it then."""
+    script = folder / "waits.py"
+    script.write_text(text)
+    temp = folder / "temp"
+    temp.mkdir()
+    env = os.environ | {"TMPDIR": str(temp), "PYTHONPATH": str(ROOT / "notebooks")}
+    line = [sys.executable, "-c", RUN, str(script), str(folder), *words]
+    how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    kernel = subprocess.Popen(line, env=env, text=True, **how)
+    last = time.monotonic() + 120
+    while not all((folder / rank).exists() for rank in "01"):
+        assert kernel.poll() is None, kernel.stderr.read()
+        assert time.monotonic() < last
+        time.sleep(0.05)
+    return kernel
+
+
+@pytest.fixture
+def short():
+    """Give a folder with a short name, as a socket's path must be."""
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_no_neighbour_can_call_the_ranks_of_a_cell(short):
+    if lack := refused():
+        pytest.skip(lack)
+    kernel = begun(short, WAITS)
+    try:
+        below = psutil.Process(kernel.pid).children(recursive=True)
+        ports = {port for p in below for _, port in listening(p.pid)}
+        assert len(ports) >= 3  # of the store, and of each rank
+        neighbour = NOBODY if os.geteuid() == 0 else None
+        for port in ports:
+            assert not in_a_copy(answers, port, user=neighbour)
+    finally:
+        kernel.terminate()
+        kernel.communicate()
+
+
+def serves(folder: str, others: int) -> dict:
+    """Take a network; tell what can be reached in it, and what becomes of a file."""
+    who = os.getuid(), os.getgid()
+    taken = own_network.take()
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        own = answers(door.getsockname()[1])
+    file = Path(folder, "file")
+    file.touch()
+    return {
+        "taken": taken,
+        "own": own,
+        "others": answers(others),
+        "who": (os.getuid(), os.getgid()) == who,
+        "file": (file.stat().st_uid, file.stat().st_gid) == who,
+    }
+
+
+@LINUX
+@pytest.mark.parametrize("user", [None, NOBODY], ids=["same", "nobody"])
+def test_a_user_has_a_loopback_alone_and_stays_who_he_is(short, user):
+    if user and os.geteuid():
+        pytest.skip("only root can become somebody else")
+    if not in_a_copy(own_network.take, user=user):
+        pytest.skip("Linux refuses this user a network namespace")
+    short.chmod(0o777)
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        told = in_a_copy(serves, str(short), door.getsockname()[1], user=user)
+        owner = (short / "file").stat().st_uid
+    assert told == dict.fromkeys(told, True) | {"others": False}
+    assert owner == (os.getuid() if user is None else user)
+
+
+@LINUX
+def test_where_linux_refuses_all_stays_as_it_was(monkeypatch):
+    def no(*_):  # as a system says that lets anybody leave, and nobody go on
+        raise PermissionError
+
+    def try_it():
+        before = os.readlink("/proc/self/ns/net")
+        return own_network.take(), before == os.readlink("/proc/self/ns/net")
+
+    monkeypatch.setattr(own_network.fcntl, "ioctl", no)
+    assert in_a_copy(try_it) == (False, True)
