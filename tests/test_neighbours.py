@@ -7,11 +7,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
+from ports import listening
 from ringside.launch import own_network
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,22 +61,6 @@ def in_a_copy(work, *words, user: int | None = None):
         process.join()
 
 
-def listening(pid: int) -> set[tuple[str, int]]:
-    """Return the doors where a process waits for callers, in its own network."""
-    holds = set()
-    for path in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(OSError):  # closed meanwhile
-            holds.add(os.readlink(path))
-    found = set()
-    for kind in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{kind}").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and f"socket:[{words[9]}]" in holds:
-                address, port = words[1].split(":")
-                found.add((address, int(port, 16)))
-    return found
-
-
 def answers(port: int) -> bool:
     """Say whether somebody answers on a port of loopback."""
     with socket.socket() as door:
@@ -115,10 +99,11 @@ def test_no_neighbour_can_call_the_ranks_of_a_cell(short):
     kernel = begun(short, WAITS)
     try:
         below = psutil.Process(kernel.pid).children(recursive=True)
-        ports = {port for p in below for _, port in listening(p.pid)}
-        assert len(ports) >= 3  # of the store, and of each rank
+        doors = set.union(*(listening(p.pid) for p in below))
+        assert len(doors) >= 3  # of the store, and of each rank
+        assert {address for address, _ in doors} == {"127.0.0.1"}
         neighbour = NOBODY if os.geteuid() == 0 else None
-        for port in ports:
+        for _, port in doors:
             assert not in_a_copy(answers, port, user=neighbour)
     finally:
         kernel.terminate()
