@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import psutil
 import pytest
 from ports import listening
 from ringside.launch import own_network
+from ringside.launch.watch import runs
 
 ROOT = Path(__file__).resolve().parents[1]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
@@ -20,13 +22,31 @@ NOBODY = 65534
 RUN = """
 import sys
 from ringside import torchrun
-torchrun(sys.argv[1], *sys.argv[2:], ranks=2)
+try:
+    torchrun(sys.argv[1], *sys.argv[2:], ranks=2, quiet=True)
+except BaseException as error:
+    print(type(error).__name__, flush=True)
+    sys.stdin.read()
 """
 WAITS = """
 import pathlib, sys, time
 import torch.distributed as dist
 dist.init_process_group("gloo")
 dist.barrier()
+pathlib.Path(sys.argv[1], str(dist.get_rank())).touch()
+time.sleep(600)
+"""
+
+
+STARTS_OTHERS = """
+import pathlib, subprocess, sys, time
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+how = {"num_workers": 2, "multiprocessing_context": "fork"}
+samples = iter(DataLoader(range(10**6), **how))
+next(samples)  # before there is a group, whose threads can't be forked
+dist.init_process_group("gloo")
+subprocess.Popen(["sleep", "600"], start_new_session=True)
 pathlib.Path(sys.argv[1], str(dist.get_rank())).touch()
 time.sleep(600)
 """
@@ -68,17 +88,17 @@ def answers(port: int) -> bool:
         return door.connect_ex(("127.0.0.1", port)) == 0
 
 
-def begun(folder: Path, text: str, *words: str, **env: str) -> subprocess.Popen:
-    """Start a kernel's torchrun() on a script whose two ranks wait; return it then."""
+def begun(folder: Path, text: str) -> subprocess.Popen:
+    """Start a kernel's torchrun() on a script; return it when its two ranks wait."""
     script = folder / "waits.py"
     script.write_text(text)
     temp = folder / "temp"
     temp.mkdir()
     env = os.environ | {"TMPDIR": str(temp), "PYTHONPATH": str(ROOT / "notebooks")}
-    line = [sys.executable, "-c", RUN, str(script), str(folder), *words]
-    how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    line = [sys.executable, "-c", RUN, str(script), str(folder)]
+    how = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     kernel = subprocess.Popen(line, env=env, text=True, **how)
-    last = time.monotonic() + 120
+    last = time.monotonic() + 40
     while not all((folder / rank).exists() for rank in "01"):
         assert kernel.poll() is None, kernel.stderr.read()
         assert time.monotonic() < last
@@ -153,3 +173,31 @@ def test_where_linux_refuses_all_stays_as_it_was(monkeypatch):
 
     monkeypatch.setattr(own_network.fcntl, "ioctl", no)
     assert in_a_copy(try_it) == (False, True)
+
+
+@pytest.mark.parametrize("gap", [None, 0.003, 0.01], ids=["kill", "3 ms", "10 ms"])
+def test_what_ranks_have_started_goes_with_a_killed_supervisor(short, gap):
+    """It is killed by somebody, or by the second of two quick interrupts."""
+    kernel = begun(short, STARTS_OTHERS)
+    try:
+        [supervisor] = psutil.Process(kernel.pid).children()
+        below = supervisor.children(recursive=True)
+        # A tracker ends by itself, when it has removed the semaphores of the others.
+        names = {p: " ".join(p.cmdline()) for p in below}
+        trackers = [p for p in below if "resource_tracker" in names[p]]
+        below = [p for p in below if p not in trackers]
+        assert len(below) >= 8  # two ranks; each has two workers, and one that sleeps
+        if gap is None:
+            supervisor.kill()
+        else:
+            for _ in range(2):
+                kernel.send_signal(signal.SIGINT)
+                time.sleep(gap)
+        said = "RuntimeError" if gap is None else "Interrupted"
+        assert kernel.stdout.readline().strip() == said
+        assert not [p for p in below if runs(p.pid)]
+        assert not psutil.wait_procs(trackers, 5)[1]
+        assert not list((short / "temp").iterdir())
+    finally:
+        kernel.kill()
+        kernel.communicate()

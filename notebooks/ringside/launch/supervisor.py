@@ -50,8 +50,8 @@ class Supervisor:
             ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
         logging.disable()  # nobody reads it, and torch imports much to write it
         multiprocessing.set_forkserver_preload([in_rank.__name__])
+        # Its TMPDIR is this folder, where torch._dynamo leaves one of its own.
         self.born = os.environ | {"RINGSIDE_SUPERVISOR": str(os.getpid())}
-        self.born["TMPDIR"] = workdir  # torch._dynamo leaves a folder there
 
     def start_fork_server(self) -> None:
         """Start the process that ranks are forked from, unless it is there."""
