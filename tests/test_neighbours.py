@@ -2,8 +2,10 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -13,8 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 from ports import listening
-from ringside.launch import own_network
+from ringside.launch import failure, own_network
+from ringside.launch import run as launch
 from ringside.launch.watch import runs
+
+import course
 
 ROOT = Path(__file__).resolve().parents[1]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
@@ -88,13 +93,14 @@ def answers(port: int) -> bool:
         return door.connect_ex(("127.0.0.1", port)) == 0
 
 
-def begun(folder: Path, text: str) -> subprocess.Popen:
+def begun(folder: Path, text: str, **env: str) -> subprocess.Popen:
     """Start a kernel's torchrun() on a script; return it when its two ranks wait."""
     script = folder / "waits.py"
     script.write_text(text)
     temp = folder / "temp"
     temp.mkdir()
-    env = os.environ | {"TMPDIR": str(temp), "PYTHONPATH": str(ROOT / "notebooks")}
+    env = os.environ | env | {"TMPDIR": str(temp)}
+    env["PYTHONPATH"] = str(ROOT / "notebooks")
     line = [sys.executable, "-c", RUN, str(script), str(folder)]
     how = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     kernel = subprocess.Popen(line, env=env, text=True, **how)
@@ -201,3 +207,80 @@ def test_what_ranks_have_started_goes_with_a_killed_supervisor(short, gap):
     finally:
         kernel.kill()
         kernel.communicate()
+
+
+def test_a_variable_of_ours_in_the_environment_ends_no_kernel(short):
+    kernel = begun(short, WAITS, RINGSIDE_SUPERVISOR="1")
+    assert kernel.poll() is None
+    kernel.terminate()
+    kernel.communicate()
+
+
+FULL = """
+import os, sys
+from ringside import torchrun
+from ringside.launch import RankFailed
+torchrun("04_ring_all_reduce", ranks=2, quiet=True)
+try:
+    with open(os.environ["TMPDIR"] + "/fill", "wb", 0) as file:
+        while True:
+            file.write(b"0" * 4096)
+except OSError:
+    pass
+try:
+    torchrun("04_ring_all_reduce", ranks=2, quiet=True)
+except RankFailed as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_is_told_as_such(short):
+    with_disk = 'mount -t tmpfs -o size=1m full "$TMPDIR" && exec "$@"'
+    line = ["unshare", "-rm", "sh", "-c", with_disk, "sh", sys.executable, "-c"]
+    env = os.environ | {"TMPDIR": str(short), "PYTHONPATH": str(ROOT / "notebooks")}
+    if shutil.which("unshare") is None or subprocess.call([*line, ""], env=env):
+        pytest.skip("nobody may mount a folder here")
+    done = subprocess.run([*line, FULL], env=env, capture_output=True, text=True)
+    said = f"the ranks could not start: the disk is full; make room in {short}\n"
+    assert (done.stdout, done.returncode) == (said, 0), done.stderr
+
+
+def test_logs_of_failed_runs_are_for_their_owner(short, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(short / "cache"))
+    run = launch.Run("torchrun", {0: ["a secret"]})
+    (short / "cache/ringside").mkdir(parents=True)
+    (short / "cache/ringside").chmod(0o755)  # as it was made by older versions
+    log = failure.keep_log("script", run)
+    assert "a secret" in log.read_text()
+    assert stat.S_IMODE(log.parent.stat().st_mode) == 0o700
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    monkeypatch.chdir(short)
+    assert failure.keep_log("script", run) is None  # it would lie in any folder
+    if os.geteuid() == 0:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(short / "cache"))
+        os.chown(log.parent, NOBODY, NOBODY)
+        assert failure.keep_log("script", run) is None
+
+
+def test_no_environment_is_taken_from_where_others_can_put_one(short, monkeypatch):
+    def places(cache: str) -> int:
+        monkeypatch.setenv("XDG_CACHE_HOME", cache)
+        return len(course.places())
+
+    cache = short / "cache"
+    assert places(str(cache)) == 2  # a folder that is still to be made
+    cache.mkdir()
+    cache.chmod(0o777)
+    assert places(str(cache)) == 1
+    assert places("cache") == places("~/.cache") == 1  # the latter: without a home
+    cache.chmod(0o1777)  # as /tmp is: others cannot remove what we make there
+    (cache / "ringside").mkdir()
+    assert places(str(cache)) == 2
+    (cache / "ringside").chmod(0o1777)
+    assert places(str(cache)) == 1
+    (cache / "ringside").chmod(0o755)
+    (short / "way").symlink_to(cache)
+    assert places(str(short / "way")) == 2
+    if os.geteuid() == 0:
+        os.chown(cache / "ringside", NOBODY, NOBODY)
+        assert places(str(cache)) == 1

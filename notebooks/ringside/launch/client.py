@@ -25,7 +25,7 @@ ENDING = 8.0  # seconds that a supervisor has to end its ranks, and itself
 PATIENCE = 600.0  # seconds for an import of torch, from a disk far away
 MISLEADING = re.compile(  # what another launcher, network or kernel left behind
     "(PET|TORCHELASTIC|SLURM|PMI|PMIX|OMPI|GROUP|ROLE|MASTER|GLOO)_.*"
-    "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MPLBACKEND"
+    "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MPLBACKEND|RINGSIDE_SUPERVISOR"
 )
 
 _lock = threading.Lock()

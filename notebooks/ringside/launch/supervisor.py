@@ -49,7 +49,7 @@ class Supervisor:
         if sys.platform == "linux":  # ranks that lose their parent become ours
             ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
         logging.disable()  # nobody reads it, and torch imports much to write it
-        multiprocessing.set_forkserver_preload([in_rank.__name__])
+        multiprocessing.set_forkserver_preload([f"{__package__}.fork_server"])
         # Its TMPDIR is this folder, where torch._dynamo leaves one of its own.
         self.born = os.environ | {"RINGSIDE_SUPERVISOR": str(os.getpid())}
 
