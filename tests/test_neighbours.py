@@ -11,10 +11,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import psutil
 import pytest
 from ports import listening
+from ringside import Player, Recording, load
+from ringside.draw import chart
+from ringside.draw.player import animate
 from ringside.launch import failure, own_network
 from ringside.launch import run as launch
 from ringside.launch.watch import runs
@@ -284,3 +288,38 @@ def test_no_environment_is_taken_from_where_others_can_put_one(short, monkeypatc
     if os.geteuid() == 0:
         os.chown(cache / "ringside", NOBODY, NOBODY)
         assert places(str(cache)) == 1
+
+
+EVIL = "<script>alert(1)</script><!--<script>"
+
+
+def evil(value):
+    """Return a value in which the first word or number is evil, and each name."""
+    if isinstance(value, dict):
+        return {EVIL: evil([*value.values()][-1])} if value else value
+    if isinstance(value, list):
+        return [evil(value[0]), *value[1:]] if value else [EVIL]
+    return EVIL
+
+
+@pytest.mark.parametrize("name", [p.stem for p in ROOT.glob("figures/*.jsonl")])
+def test_no_value_of_a_recording_becomes_a_part_of_a_picture(name):
+    events = load(name)
+    for field in {field for event in events for field in event}:
+        hurt = [e | {field: evil(e[field])} if field in e else e for e in events]
+        try:
+            svg = animate(Recording(hurt, **events.header))
+        except Exception:  # most such values cannot be drawn
+            continue
+        assert "<script" not in svg and "<!--" not in svg, field
+        ElementTree.fromstring(svg)
+
+
+def test_no_label_or_title_becomes_a_part_of_the_page():
+    held = [{"step": 0, "rank": 0, "phase": EVIL, "holds": {EVIL: [[EVIL, 0]]}}]
+    recording = Recording(held, picture="flow")
+    page = Player({EVIL: recording, "b": recording})._repr_html_()
+    assert "<!--" not in page and page.count("</script") == 1
+    [svg] = chart.bars({EVIL: {"a": 1.0}}, EVIL, EVIL).svgs
+    assert "<script" not in svg
+    ElementTree.fromstring(svg)
