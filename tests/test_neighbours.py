@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import socket
@@ -10,13 +11,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
+import nbformat
 import psutil
 import pytest
 from ports import listening
-from ringside import Player, Recording, load
+from ringside import Player, Recording, agents, load, nodes
 from ringside.draw import chart
 from ringside.draw.player import animate
 from ringside.launch import failure, own_network
@@ -97,6 +100,17 @@ def answers(port: int) -> bool:
         return door.connect_ex(("127.0.0.1", port)) == 0
 
 
+def called_by_a_neighbour(pid: int) -> tuple[set[str], list[int]]:
+    """Return where a process and its children listen, and which ports answer others."""
+    process = psutil.Process(pid)
+    below = [process, *process.children(recursive=True)]
+    doors = set.union(*(listening(p.pid) for p in below))
+    neighbour = NOBODY if os.geteuid() == 0 else None
+    ports = {port for _, port in doors}
+    found = [port for port in ports if in_a_copy(answers, port, user=neighbour)]
+    return {address for address, _ in doors}, found
+
+
 def begun(folder: Path, text: str, **env: str) -> subprocess.Popen:
     """Start a kernel's torchrun() on a script; return it when its two ranks wait."""
     script = folder / "waits.py"
@@ -128,13 +142,9 @@ def test_no_neighbour_can_call_the_ranks_of_a_cell(short):
         pytest.skip(lack)
     kernel = begun(short, WAITS)
     try:
-        below = psutil.Process(kernel.pid).children(recursive=True)
-        doors = set.union(*(listening(p.pid) for p in below))
-        assert len(doors) >= 3  # of the store, and of each rank
-        assert {address for address, _ in doors} == {"127.0.0.1"}
-        neighbour = NOBODY if os.geteuid() == 0 else None
-        for _, port in doors:
-            assert not in_a_copy(answers, port, user=neighbour)
+        addresses, found = called_by_a_neighbour(kernel.pid)
+        assert addresses == {"127.0.0.1"}  # of the store, and of each rank
+        assert not found
     finally:
         kernel.terminate()
         kernel.communicate()
@@ -323,3 +333,107 @@ def test_no_label_or_title_becomes_a_part_of_the_page():
     [svg] = chart.bars({EVIL: {"a": 1.0}}, EVIL, EVIL).svgs
     assert "<script" not in svg
     ElementTree.fromstring(svg)
+
+
+HERE = "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
+
+
+def test_no_neighbour_can_call_the_agents_of_a_cell():
+    if lack := refused():
+        pytest.skip(lack)
+    with agents(HERE) as begin:
+        agent = begin("--standalone --nproc-per-node 1")
+        agent.until("here")
+        addresses, found = called_by_a_neighbour(agent.process.pid)
+    assert addresses - {"127.0.0.1"}  # torch's own store listens everywhere
+    assert not found
+
+
+def test_what_stands_in_for_two_nodes_is_in_one_network_that_is_no_others():
+    if lack := refused():
+        pytest.skip(lack)
+    tell = [sys.executable, "-c", "import os; print(os.readlink('/proc/self/ns/net'))"]
+    with own_network.shared() as inside:
+        ended = nodes.Nodes(False, inside).run({"node0": tell, "node1": tell})
+    first, second = (end.last for end in ended.values())
+    assert first == second != os.readlink("/proc/self/ns/net")
+
+
+def fenced(stem: str, text: str) -> str:
+    """Return the lines to type that have some text in them, as a page shows them."""
+    cells = nbformat.read(ROOT / f"notebooks/{stem}.ipynb", 4).cells
+    prose = "\n".join(c.source for c in cells if c.cell_type == "markdown")
+    pieces = re.findall(r"(?ms)^ *```\w*\n(.*?)^ *```$", prose)
+    [found] = [piece for piece in pieces if text in piece]
+    return found
+
+
+def typed(lines: str, folder: Path) -> subprocess.Popen:
+    """Start what a person types, with the course's environment active."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    how = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    how |= {"cwd": folder, "env": os.environ | {"PATH": path}, "text": True}
+    return subprocess.Popen(["bash", "-c", lines], start_new_session=True, **how)
+
+
+def test_what_lesson_12_says_to_type_keeps_neighbours_out(short):
+    line = fenced("12_launchers", "unshare")
+    tools = shutil.which("unshare") and shutil.which("ip")
+    if not tools or subprocess.call(["unshare", "-rn", "true"]):
+        pytest.skip("there is no unshare or ip, or Linux refuses a network namespace")
+    waits = WAITS.replace("sys.argv[1]", "'.'").replace("time.sleep(600)", "input()")
+    ends = 'while not pathlib.Path("enough").exists():\n    time.sleep(0.05)\n'
+    (short / "job.py").write_text(waits.replace("input()\n", ends))
+    terminal = typed(line, short)
+    try:
+        last = time.monotonic() + 60
+        while not all((short / rank).exists() for rank in "01"):
+            assert terminal.poll() is None and time.monotonic() < last
+            time.sleep(0.05)
+        addresses, found = called_by_a_neighbour(terminal.pid)
+        assert addresses and not found
+        assert (short / "0").stat().st_uid == os.getuid()
+        (short / "enough").touch()
+        said = terminal.communicate(timeout=60)
+        assert terminal.returncode == 0, said
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(terminal.pid, signal.SIGKILL)
+
+
+HOSTILE = """
+import os, pathlib, subprocess
+from ringside import check
+for name in ("startup", ".ipython/profile_default/startup"):
+    place = pathlib.Path.home() / name
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "00.py").write_text("print('right: planted')")
+for file in pathlib.Path(check.__file__).parent.glob("*.py"):
+    file.write_text(file.read_text() + "\\nprint('right: changed')\\n")
+subprocess.Popen(["sleep", "MARK"], start_new_session=True)
+print('right: the one exercise of this page')
+"""
+
+
+def test_a_page_that_is_marked_leaves_nothing_for_the_next(short):
+    lines = fenced("teaching", "grep -c")
+    sandbox = ["unshare", "--map-current-user", "--pid", "--fork", "--mount-proc"]
+    if not shutil.which("unshare") or subprocess.call([*sandbox, "true"]):
+        pytest.skip("there is no unshare, or Linux refuses a process namespace")
+    mark = f"{600 + os.getpid() / 10**7:.7f}"  # seconds that nobody else sleeps
+    sources = {"a": HOSTILE.replace("MARK", mark), "b": "from ringside import check"}
+    for name, source in sources.items():
+        page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+        page.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+        (short / "handed_in" / name).mkdir(parents=True)
+        nbformat.write(page, short / "handed_in" / name / "09_evaluation.ipynb")
+    (short / "temp").mkdir()
+    for name in ("figures", "notebooks", "requirements.txt", "scripts"):
+        (short / name).symlink_to(ROOT / name)
+    lines = lines.replace("cp -r ", "cp -rL ")  # here, the course is not copied first
+    terminal = typed(f"export TMPDIR={short}/temp\n{lines}", short)
+    out, err = terminal.communicate(timeout=240)
+    page = "handed_in/{}/09_evaluation.ipynb {}"
+    assert out.splitlines() == [page.format("a", 1), page.format("b", 0)], err
+    assert not list((short / "temp").iterdir())
+    assert not [p for p in psutil.process_iter(["cmdline"]) if mark in str(p.info)]

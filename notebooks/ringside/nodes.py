@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from .launch.client import environment
 from .launch.failure import Refused
+from .launch.own_network import shared
 from .launch.run import find
 from .launch.script import file_of, script_of
 from .recording import ROOT, Recording, read
@@ -53,7 +54,8 @@ class NodeFailed(RuntimeError):
 class Nodes:
     """Two nodes; where `real` is false, this machine plays both."""
 
-    def __init__(self, real: bool):
+    def __init__(self, real: bool, inside: list[str] | None = None):
+        self.inside = inside or []  # the words that lead into the network of both
         self.real, self.port = real, 29500 if real else free_port()
         self.host = NAMES[0] if real else "127.0.0.1"
 
@@ -83,7 +85,7 @@ class Nodes:
                     for kind in ("out", "err")
                 )
                 how = {"stdout": out, "stderr": err, "stdin": subprocess.DEVNULL}
-                where = [*TOOL, "on", node if self.real else "here"]
+                where = [*self.inside, *TOOL, "on", node if self.real else "here"]
                 child = subprocess.Popen(
                     [*where, *line], start_new_session=True, cwd=ROOT, env=own, **how
                 )
@@ -210,7 +212,8 @@ def two_nodes() -> Iterator[Nodes]:
                     line = shlex.join(["sudo", *course, "--here", "lab"])
                     lack = f"Nodes need root: type {line}"
                 print(f"{lack} (here, {ALONE})", flush=True)
-            yield Nodes(made.returncode == 0)
+            with shared() if made.returncode else nullcontext() as inside:
+                yield Nodes(made.returncode == 0, inside)
         finally:
             if made is None or made.returncode == 0:
                 tool("down")
