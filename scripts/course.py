@@ -48,6 +48,7 @@ TOOLS = ("pytest", "pytest-xdist", "ruff", "playwright")  # for `test` alone
 HOROVOD = "horovod==0.28.1"  # the last one, of 2023
 HOROVOD_BUILDS = ("setuptools<81", "wheel", "packaging")  # newer ones cannot build it
 HOROVOD_NEEDS = ("cloudpickle", "psutil", "pyyaml", "packaging")
+WAITING = 3600  # seconds for another course.py to install
 OLDEST = (3, 11)
 PYTHON = "{}.{}".format(*sys.version_info)
 GB = 1e9
@@ -267,12 +268,21 @@ def alone_in(folder):
 
     lock = os.open(folder, os.O_RDONLY)
     os.set_inheritable(lock, True)
+    last = None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        say("Another course.py is installing here: waiting for it")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    try:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if last is None:
+                    say("Another course.py is installing here: waiting for it")
+                    last = time.monotonic() + WAITING
+            if time.monotonic() > last:  # whoever can read a folder can lock it
+                held = f"somebody has locked {folder} for {WAITING / 60:g} minutes"
+                line = shlex.join(["fuser", "-v", str(folder)])
+                raise CourseError(f"{held}: {line} tells who.")
+            time.sleep(0.1)
         yield
     finally:
         os.close(lock)

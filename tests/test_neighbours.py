@@ -1,5 +1,6 @@
 """Tests that users of one machine cannot reach into each other's runs."""
 
+import fcntl
 import multiprocessing
 import os
 import re
@@ -19,7 +20,7 @@ import nbformat
 import psutil
 import pytest
 from ports import listening
-from ringside import Player, Recording, agents, load, nodes
+from ringside import Player, Recording, agents, load, nodes, torchrun
 from ringside.draw import chart
 from ringside.draw.player import animate
 from ringside.launch import failure, own_network
@@ -437,3 +438,40 @@ def test_a_page_that_is_marked_leaves_nothing_for_the_next(short):
     assert out.splitlines() == [page.format("a", 1), page.format("b", 0)], err
     assert not list((short / "temp").iterdir())
     assert not [p for p in psutil.process_iter(["cmdline"]) if mark in str(p.info)]
+
+
+def test_who_locks_a_folder_that_he_can_read_is_waited_for_only_so_long(
+    short, monkeypatch
+):
+    for place in (nodes, course):
+        monkeypatch.setattr(place, "ROOT", short)
+        monkeypatch.setattr(place, "WAITING", 0.3)
+    monkeypatch.delenv(nodes.HELD, raising=False)
+    (short / "scripts").mkdir()
+    lock = os.open(short / "scripts", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with pytest.raises(failure.Refused, match="fuser -v"), nodes.alone():
+        pass
+    installer = course.alone_in(short / "scripts")
+    with pytest.raises(course.CourseError, match="fuser -v"), installer:
+        pass
+    os.close(lock)
+    with nodes.alone(), course.alone_in(short):
+        pass
+
+
+def test_two_agents_leave_no_folder(short, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    monkeypatch.setenv("TMPDIR", str(short))
+    nodes.Nodes(False).torchrun("print('ok')\n", ranks=1, quiet=True)
+    assert not list(short.iterdir())
+
+
+def test_ranks_may_open_many_files():
+    def tell(rank, world_size):
+        import resource
+
+        print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+
+    soft, hard = map(int, torchrun(tell, ranks=1, quiet=True).lines[0][0].split())
+    assert soft >= min(hard, 65536)

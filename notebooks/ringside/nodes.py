@@ -23,6 +23,7 @@ from .recording import ROOT, Recording, read
 NAMES = ("node0", "node1")
 HELD = "RINGSIDE_NODES"  # this variable is set while they are
 TOOL = [sys.executable, str(ROOT / "scripts" / "nodes.py")]
+WAITING = 300.0  # seconds for another notebook to give them back
 ENDING = 10.0  # seconds that a program has to end when it is told to
 ALONE = "two torchrun agents on this machine stand in for two nodes, over loopback."
 
@@ -79,6 +80,7 @@ class Nodes:
         late = []
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory()))
+            own["TMPDIR"] = env.get("TMPDIR", str(folder))  # an agent leaves files
             for node, line in lines.items():
                 out, err = (
                     stack.enter_context((folder / f"{node}.{kind}").open("w+"))
@@ -184,11 +186,21 @@ def alone() -> Iterator[None]:
         return
     lock = os.open(ROOT / "scripts", os.O_RDONLY)  # a folder: NFS asks more of a file
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("Another notebook has the nodes: waiting for it", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        last = None
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if last is None:
+                    print("Another notebook has the nodes: waiting for it", flush=True)
+                    last = time.monotonic() + WAITING
+            if time.monotonic() > last:  # whoever can read a folder can lock it
+                raise Refused(
+                    f"somebody has kept the nodes for {WAITING:g} s; who, is told by"
+                    f" fuser -v {shlex.quote(str(ROOT / 'scripts'))}"
+                )
+            time.sleep(0.1)
         os.environ[HELD] = "yes"
         yield
     finally:

@@ -31,6 +31,8 @@ import psutil
 from . import in_rank, own_network
 from .watch import GRACE, Watch, runs, sweep
 
+FILES = 65536  # that a rank may open; some programs walk through all that they may
+
 
 class Stopped(BaseException):
     """The kernel wants the run to end."""
@@ -46,6 +48,10 @@ class Supervisor:
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 0), os.dup2(nothing, 1)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        some = most if 0 < most < FILES else FILES  # RPC opens many, and 1024 are usual
+        with suppress(ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (some, most))
         if sys.platform == "linux":  # ranks that lose their parent become ours
             ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
         logging.disable()  # nobody reads it, and torch imports much to write it
