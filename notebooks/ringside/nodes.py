@@ -1,6 +1,5 @@
 """Two nodes for a notebook, and torchrun on both. scripts/nodes.py makes them."""
 
-import fcntl
 import os
 import shlex
 import socket
@@ -18,6 +17,7 @@ from .launch.failure import Refused
 from .launch.own_network import shared
 from .launch.run import find
 from .launch.script import file_of, script_of
+from .locks import wait_for
 from .recording import ROOT, Recording, read
 
 NAMES = ("node0", "node1")
@@ -186,21 +186,7 @@ def alone() -> Iterator[None]:
         return
     lock = os.open(ROOT / "scripts", os.O_RDONLY)  # a folder: NFS asks more of a file
     try:
-        last = None
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if last is None:
-                    print("Another notebook has the nodes: waiting for it", flush=True)
-                    last = time.monotonic() + WAITING
-            if time.monotonic() > last:  # whoever can read a folder can lock it
-                raise Refused(
-                    f"somebody has kept the nodes for {WAITING:g} s; who, is told by"
-                    f" fuser -v {shlex.quote(str(ROOT / 'scripts'))}"
-                )
-            time.sleep(0.1)
+        wait_for(lock, ROOT / "scripts", WAITING)
         os.environ[HELD] = "yes"
         yield
     finally:

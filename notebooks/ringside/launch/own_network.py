@@ -65,6 +65,9 @@ def shared() -> Iterator[list[str]]:
     line = [sys.executable, "-P", __file__]
     how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     how |= {"start_new_session": True}  # the interrupt key is for the kernel
+    if sys.platform != "linux" or not os.path.exists(sys.executable):
+        yield []
+        return
     with subprocess.Popen([*line, "hold"], **how) as holder:  # ends with its input
         taken = holder.stdout.readline() == b"True\n"
         yield [*line, "enter", str(holder.pid)] if taken else []
