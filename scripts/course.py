@@ -28,6 +28,7 @@ import shlex
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -47,11 +48,14 @@ TOOLS = ("pytest", "pytest-xdist", "ruff", "playwright")  # for `test` alone
 HOROVOD = "horovod==0.28.1"  # the last one, of 2023
 HOROVOD_BUILDS = ("setuptools<81", "wheel", "packaging")  # newer ones cannot build it
 HOROVOD_NEEDS = ("cloudpickle", "psutil", "pyyaml", "packaging")
+WAITING = 3600  # seconds for another course.py to install
 OLDEST = (3, 11)
 PYTHON = "{}.{}".format(*sys.version_info)
 GB = 1e9
 NO_VENV = "Python lacks its venv module: install it (on Debian and Ubuntu: sudo apt "
 NO_VENV += "install python3-venv) and start again, or use --here."
+NO_FOLDER = "there is no folder to install in: name one, which nobody else can write, "
+NO_FOLDER += "in XDG_CACHE_HOME."
 UNREACHABLE = r"^ *WARNING: Retrying \(Retry\(total=0\b|^ERROR: .*HTTPS?Connection|"
 UNREACHABLE += r"^pip\._vendor\.urllib3\S*: |^error: incomplete-download"  # pip's words
 CELL = r"^notebooks/(\d\d\w*)\.ipynb::"  # a test that nbval makes of a lesson's cell
@@ -150,9 +154,32 @@ def inside(tools, command, extra):
 
 def places():
     """Where the environment may be: in the checkout, or in the user's cache folder."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     name = "venv-" + hashlib.sha256(os.fsencode(ROOT)).hexdigest()[:8]
-    return [ROOT / ".venv", Path(cache) / "ringside" / name]
+    return [ROOT / ".venv", *(cache / name for cache in caches())]
+
+
+def caches():
+    """The course's folder in the user's cache; none if others could put files there."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(base, "ringside")
+    return [folder] if folder.is_absolute() and ours_alone(folder) else []
+
+
+def ours_alone(folder):
+    """Whether nobody else but root can write in a folder, or put another in its way."""
+    whole = folder.resolve()
+    for path in {folder, *folder.parents, whole, *whole.parents}:
+        with suppress(FileNotFoundError):  # then it will be made by us
+            found = path.lstat()
+            link, sticky = stat.S_ISLNK(found.st_mode), found.st_mode & stat.S_ISVTX
+            others = found.st_mode & stat.S_IWOTH
+            if found.st_gid != os.getgid():  # which is often a group of one
+                others |= found.st_mode & stat.S_IWGRP
+            if link or sticky and path != whole:  # as /tmp: they may add, not replace
+                others = 0
+            if others or found.st_uid not in (0, os.getuid()):
+                return False
+    return True
 
 
 def writable():
@@ -166,7 +193,7 @@ def writable():
         if os.access(venv, os.W_OK):
             return venv
         say(f"{venv} can't be written")
-    raise CourseError("there is no folder to install in: name one in XDG_CACHE_HOME.")
+    raise CourseError(NO_FOLDER)
 
 
 def stamp(version):
@@ -241,12 +268,21 @@ def alone_in(folder):
 
     lock = os.open(folder, os.O_RDONLY)
     os.set_inheritable(lock, True)
+    last = None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        say("Another course.py is installing here: waiting for it")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    try:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if last is None:
+                    say("Another course.py is installing here: waiting for it")
+                    last = time.monotonic() + WAITING
+            if time.monotonic() > last:  # whoever can read a folder can lock it
+                held = f"somebody has locked {folder} for {WAITING / 60:g} minutes"
+                line = shlex.join(["fuser", "-v", str(folder)])
+                raise CourseError(f"{held}: {line} tells who.")
+            time.sleep(0.1)
         yield
     finally:
         os.close(lock)
@@ -424,7 +460,9 @@ def horovod(extra):
     if extra:
         raise CourseError(f"horovod takes no {extra[0]!r}.", 2)
     pip = (sys.executable, "-m", "pip")
-    cache = places()[1].parent / f"horovod-torch{metadata.version('torch')}-{PYTHON}"
+    if not caches():
+        raise CourseError(NO_FOLDER)
+    cache = caches()[0] / f"horovod-torch{metadata.version('torch')}-{PYTHON}"
     if not any(cache.glob("*.whl")):
         compile_horovod(pip, cache)
     [wheel] = cache.glob("*.whl")

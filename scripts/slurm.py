@@ -8,6 +8,7 @@
 
 `run` brings a cluster up, runs the command, and takes the cluster down, however the
 command ends; if `up` has brought one up, `run` uses that one and leaves it alone.
+If slurm.py itself is killed, the next `up`, `run` or `down` takes its cluster down.
 It waits for jobs that the command hands in by sbatch. `run --limit 60 CMD...` ends a
 command after 60 seconds, with exit code 124. Try
 

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from .launch.client import environment
+from .launch.own_network import shared
 from .nodes import TOOL, free_port
 
 SCRIPT, MEETING = "loop.py", "MEETING"  # the port where agents meet, in flags
@@ -22,12 +23,12 @@ LAST = 100.0  # seconds for whatever is waited for
 class Agent:
     """An agent that runs, or has ended; what it and its workers say is kept."""
 
-    def __init__(self, place: Path, words: list[str], env: dict[str, str]):
+    def __init__(self, place: Path, line: list[str], env: dict[str, str]):
         self.place, self.code = place, None
         with open(f"{place}.out", "w") as out, open(f"{place}.err", "w") as err:
             how = {"stdout": out, "stderr": err, "stdin": subprocess.DEVNULL}
             how |= {"cwd": place.parent, "env": env, "start_new_session": True}
-            self.process = subprocess.Popen([*LINE, *words, SCRIPT], **how)
+            self.process = subprocess.Popen([*line, SCRIPT], **how)
         self.read()
 
     def read(self) -> None:
@@ -68,17 +69,20 @@ def agents(text: str) -> Iterator[Callable[..., Agent]]:
     """Give a function that starts an agent of a script; at the end none is left.
 
     It takes torchrun's flags as one text, in which MEETING is a port of loopback, and
-    environment variables. All agents and workers run in one folder, which is new.
+    environment variables. All agents and workers run in one folder, which is new, and
+    in one network of their own where Linux has such: torch's store asks nobody who
+    calls, and listens on all addresses.
     """
     port, begun = f"{free_port()}", []
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, shared() as inside:
         Path(folder, SCRIPT).write_text(text, encoding="utf-8")
 
         def begin(flags: str, **env: str) -> Agent:
             words = shlex.split(flags.replace(MEETING, port))
             words += ["--local-addr", "127.0.0.1"]
             own = environment(TMPDIR=folder, LOGLEVEL="INFO") | env
-            begun.append(Agent(Path(folder, f"agent{len(begun)}"), words, own))
+            line = [*inside, *LINE, *words]
+            begun.append(Agent(Path(folder, f"agent{len(begun)}"), line, own))
             return begun[-1]
 
         try:

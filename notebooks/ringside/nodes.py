@@ -1,6 +1,5 @@
 """Two nodes for a notebook, and torchrun on both. scripts/nodes.py makes them."""
 
-import fcntl
 import os
 import shlex
 import socket
@@ -8,20 +7,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from .launch.client import environment
 from .launch.failure import Refused
+from .launch.own_network import shared
 from .launch.run import find
 from .launch.script import file_of, script_of
+from .locks import wait_for
 from .recording import ROOT, Recording, read
 
 NAMES = ("node0", "node1")
 HELD = "RINGSIDE_NODES"  # this variable is set while they are
 TOOL = [sys.executable, str(ROOT / "scripts" / "nodes.py")]
+WAITING = 300.0  # seconds for another notebook to give them back
 ENDING = 10.0  # seconds that a program has to end when it is told to
 ALONE = "two torchrun agents on this machine stand in for two nodes, over loopback."
 
@@ -53,7 +55,8 @@ class NodeFailed(RuntimeError):
 class Nodes:
     """Two nodes; where `real` is false, this machine plays both."""
 
-    def __init__(self, real: bool):
+    def __init__(self, real: bool, inside: list[str] | None = None):
+        self.inside = inside or []  # the words that lead into the network of both
         self.real, self.port = real, 29500 if real else free_port()
         self.host = NAMES[0] if real else "127.0.0.1"
 
@@ -77,13 +80,14 @@ class Nodes:
         late = []
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory()))
+            own["TMPDIR"] = env.get("TMPDIR", str(folder))  # an agent leaves files
             for node, line in lines.items():
                 out, err = (
                     stack.enter_context((folder / f"{node}.{kind}").open("w+"))
                     for kind in ("out", "err")
                 )
                 how = {"stdout": out, "stderr": err, "stdin": subprocess.DEVNULL}
-                where = [*TOOL, "on", node if self.real else "here"]
+                where = [*self.inside, *TOOL, "on", node if self.real else "here"]
                 child = subprocess.Popen(
                     [*where, *line], start_new_session=True, cwd=ROOT, env=own, **how
                 )
@@ -182,11 +186,7 @@ def alone() -> Iterator[None]:
         return
     lock = os.open(ROOT / "scripts", os.O_RDONLY)  # a folder: NFS asks more of a file
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("Another notebook has the nodes: waiting for it", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        wait_for(lock, ROOT / "scripts", WAITING)
         os.environ[HELD] = "yes"
         yield
     finally:
@@ -210,7 +210,8 @@ def two_nodes() -> Iterator[Nodes]:
                     line = shlex.join(["sudo", *course, "--here", "lab"])
                     lack = f"Nodes need root: type {line}"
                 print(f"{lack} (here, {ALONE})", flush=True)
-            yield Nodes(made.returncode == 0)
+            with shared() if made.returncode else nullcontext() as inside:
+                yield Nodes(made.returncode == 0, inside)
         finally:
             if made is None or made.returncode == 0:
                 tool("down")

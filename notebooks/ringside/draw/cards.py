@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from .flow_layout import BAND, CELL, LINE, Layout, wide
-from .svg import BOLD, GREY, HUES, INK, PAPER, box, empty, n, text
+from .svg import BOLD, GREY, HUES, INK, PAPER, box, empty, n, plain, text
 
 
 def cells(
@@ -15,7 +15,8 @@ def cells(
     for i, (value, *whose) in enumerate(held):
         left, top = x + i % per * w, y + i // per * LINE
         frames += box(left, top, w - 3, CELL)
-        numbers += f'<text x="{n(left + w / 2 - 1.5)}" y="{n(top + 15)}">{value}</text>'
+        middle = n(left + w / 2 - 1.5)
+        numbers += f'<text x="{middle}" y="{n(top + 15)}">{plain(value)}</text>'
         if len(whose) == 1:
             tints[HUES[whose[0] % len(HUES)]] += box(left, top, w - 3, CELL)
         for rank in whose:

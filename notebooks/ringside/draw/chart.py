@@ -7,7 +7,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from .player import Picture
-from .svg import HUES, SHADES
+from .svg import HUES, SHADES, plain
 
 STYLE = {
     "svg.hashsalt": "ringside",
@@ -122,4 +122,4 @@ def picture(figure: Figure, words: str) -> Picture:
     svg = page.getvalue()[page.getvalue().index("<svg") :]
     svg = re.sub(r' width="([\d.]+)pt"', r' width="\1"', svg, count=1)
     svg = re.sub(r' height="([\d.]+)pt"', r' height="\1"', svg, count=1)
-    return Picture(re.sub(">", f"><title>{words}</title>", svg, count=1))
+    return Picture(svg.replace(">", f"><title>{plain(words)}</title>", 1))

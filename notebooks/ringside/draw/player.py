@@ -197,5 +197,7 @@ class Player:
             states.append(about | {"parts": parts})
         data = {"stepped": self.stepped, "states": states, "pieces": "".join(pieces)}
         plain = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-        script = SCRIPT.replace("DATA", plain.replace("</", "<\\/"))
+        plain = plain.replace("</", "<\\/")  # or a word could end the script, and
+        plain = plain.replace("<!--", "\\u003c!--")  # hide from the page where it ends
+        script = SCRIPT.replace("DATA", plain)
         return f"{self.fallback}<script>{script}</script>"

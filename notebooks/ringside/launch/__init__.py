@@ -8,6 +8,8 @@ client.py       the kernel's end of the pipe: server() starts a supervisor once,
 supervisor.py   a process of its own: serve() imports torch, and makes a copy of the
                 process, the fork server; then it takes orders, and launch() sees one
                 through; it ends all ranks if the pipe closes
+fork_server.py  where there are no such copies, what a new server imports
+own_network.py  before all this: take() leaves the network that all users share
 elastic.py      start(): torch's launcher, on loopback, has that copy fork the ranks
 in_rank.py      in each rank run_warm(), then run(), which runs the script and notes its
                 pid, and why it failed

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
+import psutil
+
 from .failure import Refused
 
 LONGEST = 58  # bytes of a folder that a socket's path can lie in
@@ -23,7 +25,7 @@ ENDING = 8.0  # seconds that a supervisor has to end its ranks, and itself
 PATIENCE = 600.0  # seconds for an import of torch, from a disk far away
 MISLEADING = re.compile(  # what another launcher, network or kernel left behind
     "(PET|TORCHELASTIC|SLURM|PMI|PMIX|OMPI|GROUP|ROLE|MASTER|GLOO)_.*"
-    "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MPLBACKEND"
+    "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MPLBACKEND|RINGSIDE_SUPERVISOR"
 )
 
 _lock = threading.Lock()
@@ -54,7 +56,10 @@ class Server:
                     stdout=subprocess.PIPE,
                     stderr=log,
                     start_new_session=True,  # the interrupt key is for the kernel
-                    env=environment(PYTHONPATH=os.pathsep.join(filter(None, paths))),
+                    env=environment(
+                        PYTHONPATH=os.pathsep.join(filter(None, paths)),
+                        TMPDIR=self.folder,  # a mark on all that it starts
+                    ),
                 )
             threading.Thread(target=self._listen, daemon=True).start()
             atexit.register(self.close)
@@ -69,7 +74,8 @@ class Server:
             for line in events:
                 with suppress(ValueError):  # half a line, its last
                     self.answers.put(json.loads(line))
-        self.process.wait()  # it is gone, perhaps without having tidied up
+        if self.process.wait():  # it is gone, perhaps without having tidied up
+            sweep(self.folder)
         with suppress(OSError):
             self.said = self.log.read_text(errors="replace")[-2000:]
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -129,11 +135,34 @@ class Server:
             with suppress(OSError):
                 self.process.stdin.close()
             try:
-                self.process.wait(grace)
+                code = self.process.wait(grace)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait()
+                code = self.process.wait()
+            if code:
+                sweep(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def sweep(folder: str) -> None:
+    """End all that has its temporary files in a folder, as a supervisor's ranks do.
+
+    When a supervisor is killed, so are its ranks, but not what ranks have started, such
+    as a DataLoader's workers. A resource tracker ends by itself, after these.
+    """
+    for _ in range(5):  # for what has just been started
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):  # it has ended, or is another user's
+                temp = process.environ().get("TMPDIR", "")
+                words = " ".join(process.cmdline())
+                tracker = "multiprocessing.resource_tracker" in words
+                if f"{temp}/".startswith(f"{folder}/") and not tracker:
+                    process.kill()
+                    found.append(process)
+        if not found:
+            return
+        psutil.wait_procs(found, 1)
 
 
 @contextmanager

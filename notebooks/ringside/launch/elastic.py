@@ -5,6 +5,7 @@ exit code of each is kept.
 """
 
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from . import in_rank
 from .watch import GRACE, Watch
+
+ROOM = 2**16  # bytes of the temporary folder that a start needs
 
 
 class Loopback(RendezvousHandler):
@@ -126,6 +129,9 @@ def start(request: dict, watch: Watch) -> tuple[dict[int, int], str | None]:
     except ChildFailedError as error:
         return {r: failure.exitcode for r, failure in error.failures.items()}, None
     except Exception as error:
+        base = Path(request["folder"]).parents[1]
+        if shutil.disk_usage(base).free < ROOM:  # whatever the error is then
+            return {}, f"the disk is full; make room in {base}"
         return {}, f"{type(error).__name__}: {error}"
     return {}, None
 

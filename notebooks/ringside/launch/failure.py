@@ -135,7 +135,12 @@ def keep_log(stem: str, run) -> Path | None:
     try:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(cache, "ringside")
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_absolute():
+            return None
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.lstat().st_uid != os.getuid():  # somebody else's, or a way there
+            return None
+        folder.chmod(0o700)  # it is nobody else's business what ranks said
         path = folder / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{os.getpid()}-{stem}.log"
         write(path, text)
         own = sorted(folder.glob(f"*-{os.getpid()}-*.log"))[:-KEPT]

@@ -154,9 +154,6 @@ def settle() -> None:
     tempfile.tempdir = None  # a rank looks for its own
 
 
-if parent := os.environ.pop("RINGSIDE_SUPERVISOR", None):  # in a new fork server
-    die_with(int(parent))  # first, for what follows takes seconds
-    preload()
 settle()
 if __name__ == "__main__":
     run(sys.argv[3], sys.argv[4:], sys.argv[2], int(sys.argv[1]))

@@ -28,8 +28,10 @@ from multiprocessing import resource_tracker
 
 import psutil
 
-from . import in_rank
+from . import in_rank, own_network
 from .watch import GRACE, Watch, runs, sweep
+
+FILES = 65536  # that a rank may open; some programs walk through all that they may
 
 
 class Stopped(BaseException):
@@ -46,12 +48,16 @@ class Supervisor:
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 0), os.dup2(nothing, 1)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        some = most if 0 < most < FILES else FILES  # RPC opens many, and 1024 are usual
+        with suppress(ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (some, most))
         if sys.platform == "linux":  # ranks that lose their parent become ours
             ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
         logging.disable()  # nobody reads it, and torch imports much to write it
-        multiprocessing.set_forkserver_preload([in_rank.__name__])
+        multiprocessing.set_forkserver_preload([f"{__package__}.fork_server"])
+        # Its TMPDIR is this folder, where torch._dynamo leaves one of its own.
         self.born = os.environ | {"RINGSIDE_SUPERVISOR": str(os.getpid())}
-        self.born["TMPDIR"] = workdir  # torch._dynamo leaves a folder there
 
     def start_fork_server(self) -> None:
         """Start the process that ranks are forked from, unless it is there."""
@@ -190,4 +196,5 @@ def ignore(signum, frame):
 
 
 def main() -> None:
+    own_network.take()  # first, while there is one thread
     Supervisor(sys.argv[1]).serve()

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import threading
 import time
@@ -14,6 +15,8 @@ import psutil
 
 GRACE = 5.0  # seconds between a polite end and SIGKILL
 LOOKS = 25  # looks of ours that a launcher which itself stood still has to go on
+# torch asks a name server for the name of loopback, and complains where none is.
+NAMELESS = re.compile(r"(?m)^\[W.*hostname of the client socket cannot be.*\n?")
 
 
 class Watch(threading.Thread):
@@ -132,7 +135,10 @@ class Watch(threading.Thread):
             "written": {r: int(n) for r, n in done.items() if n},
             "codes": {r: code(r) for r in range(ranks)},
             "lost": lost,
-            "stderr": {r: path.read_text("utf-8", "replace") for r, path in logs},
+            "stderr": {
+                r: NAMELESS.sub("", path.read_text("utf-8", "replace"))
+                for r, path in logs
+            },
         }
 
 
