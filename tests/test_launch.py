@@ -576,7 +576,7 @@ for kind, name in [*pairs, (ProcessFailure, "__post_init__")]:
     try:
         import ringside.launch.elastic
     except ImportError as error:
-        assert f" has no {kind.__name__}.{name}, which cells need" in str(error)
+        assert str(error).endswith(f" has no {kind.__name__}.{name}")
         setattr(kind, name, kept)
     else:
         sys.exit(f"{name} is not asked for")
@@ -588,16 +588,6 @@ def test_a_torch_that_lacks_what_the_launcher_replaces_is_named():
     line = [sys.executable, "-c", LACKING]
     done = subprocess.run(line, capture_output=True, **how)
     assert done.returncode == 0, done.stderr
-
-
-def test_what_a_supervisor_lacks_is_told_in_a_sentence(tmp_path, monkeypatch):
-    """As it is where another torch has renamed what the launcher replaces."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nsys.modules['torch.distributed.launcher.api'] = None\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(failure.Refused, match="torch.distributed.launcher"):
-        client.Server()
 
 
 def test_the_first_launch_speaks_at_once(monkeypatch, capsys):

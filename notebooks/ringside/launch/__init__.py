@@ -9,8 +9,10 @@ supervisor.py   a process of its own: serve() imports torch, and makes a copy of
                 process, the fork server; then it takes orders, and launch() sees one
                 through; it ends all ranks if the pipe closes
 elastic.py      start(): torch's launcher, on loopback, has that copy fork the ranks
-in_rank.py      in each rank run_warm(), then run(), which runs the script and notes its
-                pid, and why it failed
+plain.py        start(), if that can't be: `python -m torch.distributed.run` instead
+loopback.py     the place where the ranks of both meet
+in_rank.py      in each rank run_warm(), then run(), which runs the script and notes what
+                it says, its pid, and why it failed
 watch.py        beside all this: passes on lines, ends what outstays; then outcome()
 failure.py      back in the kernel: explain() says who failed first, and why
 
