@@ -670,6 +670,40 @@ def test_a_supervisor_that_stood_still_ends_no_rank(tmp_path):
         rank.kill()
 
 
+def test_a_launcher_that_asks_seldom_loses_no_rank(tmp_path, monkeypatch):
+    """Healthy ranks run on to their time, and are then ended even if nobody asks."""
+    monkeypatch.setattr("ringside.launch.watch.GRACE", 0.1)
+    keep = {child.pid for child in psutil.Process().children(recursive=True)}
+    watch = Watch({"folder": tmp_path, "ranks": 2, "timeout": 3}, keep, None)
+    with subprocess.Popen(["sleep", "60"]) as rank:
+        (tmp_path / "0.pid").write_text(f"{rank.pid}")
+        (tmp_path / "1.pid").write_text(f"{os.getpid()}")
+        watch.looked()
+        watch.start()
+        assert watch.over.wait(2) is False  # many times what ends ranks that outstay
+        assert watch.swept == [] and rank.poll() is None
+        rank.wait(30)
+        watch.over.set()
+        watch.join()
+        assert watch.hung == [0, 1] or watch.hung == [0]
+
+
+@pytest.mark.parametrize("note", ["failed", "gone"])
+def test_ranks_that_outstay_one_that_failed_are_ended(tmp_path, monkeypatch, note):
+    monkeypatch.setattr("ringside.launch.watch.GRACE", 0.1)
+    keep = {child.pid for child in psutil.Process().children(recursive=True)}
+    watch = Watch({"folder": tmp_path, "ranks": 2, "timeout": 60}, keep, None)
+    with subprocess.Popen(["sleep", "60"]) as rank:
+        (tmp_path / "0.pid").write_text(f"{rank.pid}")
+        (tmp_path / ("1.failed" if note == "failed" else "1.pid")).write_text("0")
+        watch.looked()
+        watch.start()
+        assert rank.wait(30) == -signal.SIGKILL
+        watch.over.set()
+        watch.join()
+        assert rank.pid in watch.swept
+
+
 def test_a_process_that_is_no_rank_is_not_ended(tmp_path):
     """It got the number of a rank that has ended."""
     watch = Watch({"folder": tmp_path, "ranks": 1, "timeout": 0}, set(), None)

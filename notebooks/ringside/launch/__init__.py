@@ -11,8 +11,8 @@ supervisor.py   a process of its own: serve() imports torch, and makes a copy of
 elastic.py      start(): torch's launcher, on loopback, has that copy fork the ranks
 plain.py        start(), if that can't be: `python -m torch.distributed.run` instead
 loopback.py     the place where the ranks of both meet
-in_rank.py      in each rank run_warm(), then run(), which runs the script and notes what
-                it says, its pid, and why it failed
+in_rank.py      in each rank run_warm(), then run(), which runs the script and notes
+                what it says, its pid, and why it failed
 watch.py        beside all this: passes on lines, ends what outstays; then outcome()
 failure.py      back in the kernel: explain() says who failed first, and why
 
