@@ -674,10 +674,9 @@ def test_a_launcher_that_asks_seldom_loses_no_rank(tmp_path, monkeypatch):
     """Healthy ranks run on to their time, and are then ended even if nobody asks."""
     monkeypatch.setattr("ringside.launch.watch.GRACE", 0.1)
     keep = {child.pid for child in psutil.Process().children(recursive=True)}
-    watch = Watch({"folder": tmp_path, "ranks": 2, "timeout": 3}, keep, None)
+    watch = Watch({"folder": tmp_path, "ranks": 1, "timeout": 3}, keep, None)
     with subprocess.Popen(["sleep", "60"]) as rank:
         (tmp_path / "0.pid").write_text(f"{rank.pid}")
-        (tmp_path / "1.pid").write_text(f"{os.getpid()}")
         watch.looked()
         watch.start()
         assert watch.over.wait(2) is False  # many times what ends ranks that outstay
@@ -685,7 +684,7 @@ def test_a_launcher_that_asks_seldom_loses_no_rank(tmp_path, monkeypatch):
         rank.wait(30)
         watch.over.set()
         watch.join()
-        assert watch.hung == [0, 1] or watch.hung == [0]
+        assert watch.hung == [0]
 
 
 @pytest.mark.parametrize("note", ["failed", "gone"])
@@ -858,6 +857,7 @@ atexit.register(print, "the end")
 threading.Timer(0.1, print, ["a thread's end"]).start()
 """
 FRESH = "TMPDIR|MASTER_PORT|TORCHELASTIC_ERROR_FILE"  # new in each run
+FRESH += "|TORCHELASTIC_SIGNALS_TO_HANDLE"  # a launcher's own affair
 WORDS = ["two words", ";", "$(x)", "${local_rank}", "$$", "*", "'", "--ranks", "", "é"]
 
 

@@ -162,11 +162,24 @@ def test_the_rank_that_raised_is_named_with_its_traceback(place):
     assert error.run.exit_codes == {0: -signal.SIGTERM, 1: 1}
 
 
-def test_a_killed_rank_is_named_though_others_outstay(place):
-    error = t.fails(place, place.script(t.WRONG), "kill", 1, "stubborn", ranks=2)
+TOLD = {
+    "kill": ("", -signal.SIGKILL, "rank 1 was killed (SIGKILL), usually out of memory"),
+    "silent": ("stubborn", 4, "rank 1 ended with exit code 4"),
+}
+
+
+@pytest.mark.parametrize("way", TOLD)
+def test_a_rank_that_goes_without_a_word_is_named(place, way):
+    """Also if another rank does not hear that it must end."""
+    more, code, told = TOLD[way]
+    leave = "os._exit(4)"
+    script = place.script(
+        t.WRONG.replace(leave, f"print(time.monotonic(), flush=True) or {leave}")
+    )
+    error = t.fails(place, script, way, 1, more, ranks=2)
     gone = time.monotonic()
-    assert str(error).startswith("rank 1 was killed (SIGKILL), usually out of memory")
-    assert error.run.exit_codes == {0: -signal.SIGKILL, 1: -signal.SIGKILL}
+    assert str(error).startswith(told)
+    assert error.run.exit_codes[1] == code
     assert gone - float(error.run.lines[1][0]) < 20  # torch waits for 30
 
 
