@@ -84,6 +84,7 @@ def launch(request: dict) -> None:
         max_nodes=1,
         nproc_per_node=request["ranks"],
         run_id="ringside",
+        role="default",  # as the plain command calls it
         rdzv_backend="loopback",
         max_restarts=0,
         monitor_interval=0.02,
