@@ -2,6 +2,7 @@
 
 run.py          torchrun() refuses what can't run, sends an order, shows lines; then it
                 reads the recording, a file in which rank 0 has gathered all events
+memory.py       says how many ranks will fit
 script.py       only for a function of the notebook: makes a script of it
 client.py       the kernel's end of the pipe: server() starts a supervisor once, with
                 variables that mislead no rank; ask() sends an order, gives events

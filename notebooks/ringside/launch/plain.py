@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 from . import in_rank
 from .client import SLOWER
-from .watch import GRACE, Watch
+from .watch import GRACE, Watch, sweep
 
 HOME = str(Path(__file__).parents[2])  # where this helper is found
 COMMAND = "import sys; sys.path[0] = sys.argv.pop(1); "
@@ -35,7 +35,8 @@ def start(request: dict, watch: Watch) -> tuple[dict[int, int], str | None]:
         agent = subprocess.Popen(line, **how)
     try:
         follow(agent, request, watch)
-    finally:  # also if the run is stopped
+    finally:  # also if the run is stopped: all at once, before any is an orphan
+        sweep(watch.keep - {agent.pid})
         agent.kill()
         agent.wait()
     code, told = agent.returncode, log.read_text("utf-8", "replace")

@@ -1,10 +1,8 @@
 """Runs a script on several ranks from a notebook cell, and leaves none behind."""
 
 import difflib
-import re
 import shlex
 import shutil
-import subprocess
 import time
 import uuid
 from collections import deque
@@ -16,6 +14,7 @@ from pathlib import Path
 from ..recording import ROOT, Recording, WrongRecording, read
 from .client import environment, server
 from .failure import Interrupted, NoScript, Refused, explain, keep_log
+from .memory import free_megabytes
 from .script import file_of, script_of
 
 DAY = 86400
@@ -58,7 +57,8 @@ def torchrun(
     process that has imported torch already; with warm=False they are fresh
     interpreters, as with the command shown: there, each rank walks over a set of texts
     in an order of its own, here all in the same. Where no copies can be made, a line
-    says so, and all ranks are fresh. timeout is in seconds, from a rank's first line.
+    says so, and all ranks are fresh. timeout is in seconds; fresh ranks have theirs
+    from when the last of them begins the script.
     """
     text = script_of(script, *args) if callable(script) else None
     path = Path(file_of(script)) if text else find(script)
@@ -230,30 +230,6 @@ def refuse_without_memory(ranks: int, warm: bool) -> None:
             f"{ranks} ranks need more than the {free} MB of memory that are free, at"
             f" about {each} MB each: ask for {max(1, free // each)} or fewer"
         )
-
-
-def free_megabytes(root: Path = Path("/")) -> int:
-    """Return the memory left, on this machine and in each cgroup around."""
-    try:
-        text = (root / "proc/meminfo").read_text()
-    except OSError:  # macOS
-        text = subprocess.check_output(["vm_stat"], text=True)
-        pages = re.findall(r"Pages (?:free|inactive|speculative): +(\d+)", text)
-        size = int(re.search(r"page size of (\d+)", text)[1])
-        return size * sum(map(int, pages)) // 2**20
-    left = [1024 * int(re.search(r"MemAvailable: +(\d+)", text)[1])]
-    groups = root / "proc/self/cgroup"
-    text = groups.read_text() if groups.exists() else ""
-    for kind, inside in re.findall(r"(?m)^\d+:(memory|):/(.*)", text):
-        names = ("limit_in_bytes", "usage_in_bytes") if kind else ("max", "current")
-        for path in (Path(inside), *Path(inside).parents):
-            group = root / "sys/fs/cgroup" / kind / path
-            with suppress(OSError, ValueError):  # no limit, or no such files
-                most, used = (int((group / f"memory.{n}").read_text()) for n in names)
-                stat = (group / "memory.stat").read_text()
-                cache = re.findall(r"(?m)^(?:total_)?inactive_file (\d+)", stat)
-                left.append(most - used + max(map(int, cache), default=0))
-    return min(left) // 2**20
 
 
 def command(path: Path, words: list[str], ranks: int, record: bool) -> str:

@@ -114,7 +114,8 @@ class Watch(threading.Thread):
             send(signal.SIGABRT, alive.values())
         finally:
             send(signal.SIGCONT, alive.values())
-        while any(map(runs, alive.values())):
+        last = self.last_words + 2 * GRACE  # those that do not end are swept by then
+        while any(map(runs, alive.values())) and time.monotonic() < last:
             time.sleep(0.01)
 
     def outcome(self, failures: dict[int, int], ranks: int) -> dict:
