@@ -133,6 +133,7 @@ def plain_kernels() -> None:
     """Repeat the worst, where the plain command starts the ranks."""
     folder = Path(tempfile.mkdtemp(dir=scratch))
     kernel = t.Kernel(folder)
+    kernel.slow = True
     kernel.place.env["PYTHONPATH"] = plain.take_away("no _is_done", folder / "path")
     tell = functools.partial(count, mend=kernel.close)
     name = "18 no fast launcher, interrupt: recv"

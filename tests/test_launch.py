@@ -168,6 +168,7 @@ class Kernel:
         self.place = Place(folder)
         self.script = self.place.script(BUSY)
         self.manager, self.looks = None, 0  # how often only loopback listened
+        self.slow = False  # whether the plain command starts its ranks
 
     def start(self) -> None:
         """Start a kernel and its supervisor, unless they are there."""
@@ -187,8 +188,9 @@ class Kernel:
 
     def works(self) -> None:
         """Run a lesson to its end, and note the processes and files that stay."""
-        run = "assert torchrun('04_ring_all_reduce', ranks=2).exit_codes[0] == 0"
-        self.send(f"from ringside.launch import torchrun\n{run}")
+        run = "assert torchrun('04_ring_all_reduce', ranks=2).exit_codes[0] == 0\n"
+        run += f"assert bool(client._server.slow) is {self.slow}, client._server.slow"
+        self.send(f"from ringside.launch import client, torchrun\n{run}")
         answer = self.reply()
         assert answer["status"] == "ok", answer
         self.idle = {p.pid for p in self.place.processes()}

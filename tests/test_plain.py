@@ -215,6 +215,7 @@ def test_a_command_that_is_gone_leaves_no_rank(place, sign):
 def kernel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kernel")
     kernel = t.Kernel(folder)
+    kernel.slow = True
     kernel.place.env["PYTHONPATH"] = take_away("no _is_done", folder / "path")
     yield kernel
     kernel.close()

@@ -158,7 +158,7 @@ class Supervisor:
         """Run one request to its end, the plain way if need be; return what became."""
         if request["warm"] and not self.slow:
             end = self.launch_warm(request)
-            if not end["error"]:
+            if not end["error"] or self.unwanted.is_set():  # whatever comes of that
                 return end
             self.slow = end["error"]
             if len(end["done"]) == request["ranks"]:  # it failed when all was over
