@@ -9,6 +9,7 @@ run, with the middle half of all rounds in brackets. Both have buckets of 4 MiB.
 import gc
 import os
 
+import asked  # noqa: F401 first: it answers --help
 import rounds
 import torch
 import torch.distributed as dist

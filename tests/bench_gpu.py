@@ -27,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import asked
 import torch
 import torch.distributed as dist
 from gpu import machine
@@ -699,4 +700,4 @@ for _number, _loop in enumerate(
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")  # the answers are what counts
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(asked.WORDS.name))

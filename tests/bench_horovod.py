@@ -19,6 +19,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+import asked
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
@@ -115,8 +116,7 @@ def main():
     for workload, kept in speed.items():
         for method, (low, median, high) in kept.items():
             print(f"{workload:13} {method:8} {median:.2f}   {low:.2f} to {high:.2f}")
-    if sys.argv[1:]:
-        path = Path(sys.argv[1])
+    if path := asked.WORDS.path:
         told = json.loads(path.read_text()) if path.exists() else {}
         text = json.dumps(told | {"speed": speed}, indent=1, sort_keys=True)
         path.write_text(text + "\n")

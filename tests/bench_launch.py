@@ -13,6 +13,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import asked
 from jupyter_client.manager import run_kernel
 
 ROOT = Path(__file__).parents[1]
@@ -48,11 +49,10 @@ def row(name: str, seconds: list[float], plain: list[float]) -> None:
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     plain, first, later = [], [], []
     how = {"capture_output": True, "text": True, "check": True, "cwd": ROOT}
     subprocess.run(COMMAND, **how)  # reads torch from disk, so that no round has to
-    for _ in range(rounds):
+    for _ in range(asked.WORDS.rounds or ROUNDS):
         with clock(plain):
             assert OK in subprocess.run(COMMAND, **how).stdout
         with run_kernel(kernel_name="python3", cwd=ROOT / "notebooks") as kernel:

@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 
+import asked
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -108,7 +109,7 @@ def bench() -> None:
             nodes.do("slow", limit)
             run = nodes.torchrun(Path(__file__), ranks=1, timeout=300)
             kept["links"][limit] = json.loads(run.lines["node0"][-1])
-    for path in map(Path, sys.argv[1:2]):
+    if path := asked.WORDS.path:
         path.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 
 

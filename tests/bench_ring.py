@@ -19,6 +19,7 @@ from datetime import date
 from math import log2
 from pathlib import Path
 
+import asked  # noqa: F401 first: it answers --help
 import rounds
 import torch
 import torch.distributed as dist

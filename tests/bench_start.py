@@ -17,6 +17,7 @@ import sys
 import time
 from tempfile import TemporaryDirectory
 
+import asked
 import rounds
 import torch
 import torch.distributed as dist
@@ -33,7 +34,7 @@ def command(way: str, ranks: int, steps: int) -> list[str]:
     words = [sys.executable]
     if way == "torchrun":
         words += [*TORCHRUN.split(), "--nproc-per-node", str(ranks)]
-    return [*words, __file__, way, str(ranks), str(steps), str(time.time())]
+    return [*words, __file__, "be", way, str(ranks), str(steps), str(time.time())]
 
 
 def take(way: str, ranks: int, steps: int = STEPS) -> tuple[float, float]:
@@ -77,7 +78,7 @@ def work(rank: int, ranks: int, steps: int, begin: float, store: str = "") -> No
 def main() -> None:
     """Time all ways in turns, and print a table."""
     ways = {"one process": [], "mp.spawn": [], "torchrun": []}
-    for turn in range(1 if "--quick" in sys.argv else ROUNDS):
+    for turn in range(1 if asked.WORDS.quick else ROUNDS):
         for way in random.Random(turn).sample([*ways], len(ways)):
             ways[way].append(take(way, 1 if way == "one process" else RANKS))
     print("median             start    a step")
@@ -89,10 +90,10 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] in ([], ["--quick"]):
+    if sys.argv[1:2] != ["be"]:
         main()
     else:
-        way, ranks, steps, begin = sys.argv[1:]
+        way, ranks, steps, begin = sys.argv[2:]
         given = int(ranks), int(steps), float(begin)
         if way == "mp.spawn":
             with TemporaryDirectory() as folder:

@@ -28,6 +28,7 @@ from subprocess import TimeoutExpired
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
+import asked
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -157,5 +158,5 @@ def run_cells(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    where = Path(sys.argv[1] if sys.argv[1:] else ROOT / "test-results/gpu").resolve()
+    where = (asked.WORDS.folder or ROOT / "test-results/gpu").resolve()
     sys.exit(run_cells(where) if where.suffix == ".ipynb" else main(where))

@@ -2,7 +2,10 @@
 
 Each trial is a scenario of test_launch.py. The table says how many trials kept the
 promise, and how long the slowest took, next to what was promised. It takes half an
-hour; --quick makes it a tenth of that.
+hour; --quick makes it a tenth of that. --list shows the promises; --only chooses some,
+and --count says how often, as in
+
+    python tests/soak.py --only "interrupt: recv" --only Jupyter --count 3
 """
 
 import functools
@@ -23,14 +26,16 @@ sys.path[:0] = [
     str(Path(__file__).parents[1] / room) for room in ("notebooks", "scripts")
 ]
 
+import asked  # noqa: E402 first: it answers --help
 import test_10 as resume  # noqa: E402
 import test_13b as crews  # noqa: E402
 import test_guard as guard  # noqa: E402
 import test_launch as t  # noqa: E402
+import test_plain as plain  # noqa: E402
 import test_scripts  # noqa: E402
 from ringside.launch import RankFailed, RankTimeout, client, torchrun  # noqa: E402
 
-QUICK = "--quick" in sys.argv
+ASKED = asked.WORDS
 HANG = """
 import sys, time, torch
 import torch.distributed as dist
@@ -66,8 +71,15 @@ failures, rows = [], []
 
 def count(promise: str, times: int, most: float, trial, mend=lambda: None) -> None:
     """Run a trial so many times, and note how many kept within so many seconds."""
+    if ASKED.only and not any(part in promise for part in ASKED.only):
+        return
+    times = ASKED.count or (max(1, times // 10) if ASKED.quick else times)
+    if ASKED.list:
+        rows.append(f"{promise:44} {times:4}")
+        print(rows[-1])
+        return
     taken, kept = [], 0
-    for number in range(max(1, times // 10) if QUICK else times):
+    for number in range(times):
         try:
             taken.append(trial(number))
             assert taken[-1] <= most, f"it took {taken[-1]:.2f} s, not {most} s at most"
@@ -113,7 +125,26 @@ def kernels() -> None:
         name = f"4 supervisor: {how}"
         tell(name, 10, most, lambda _, h=how: t.lose_supervisor(kernel, h))
     kernel.close()
-    print(f"17 looked {kernel.looks} times while ranks ran: only loopback listened")
+    if kernel.looks:
+        print(f"17 looked {kernel.looks} times while ranks ran: only loopback listened")
+
+
+def plain_kernels() -> None:
+    """Repeat the worst, where the plain command starts the ranks."""
+    folder = Path(tempfile.mkdtemp(dir=scratch))
+    kernel = t.Kernel(folder)
+    kernel.slow = True
+    kernel.place.env["PYTHONPATH"] = plain.take_away("no _is_done", folder / "path")
+    tell = functools.partial(count, mend=kernel.close)
+    name = "18 no fast launcher, interrupt: recv"
+    tell(name, 5, 5, lambda _: t.interrupt(kernel, "recv"))
+    name = "18 no fast launcher, interrupt: at any moment"
+    tell(name, 10, 5, lambda _: t.interrupt_at(kernel, random.uniform(0, 5)))
+    name = "18 no fast launcher, kernel: SIGKILL"
+    tell(name, 5, 5, lambda _: t.end_kernel(kernel, "SIGKILL"))
+    name = "18 no fast launcher, supervisor: SIGKILL"
+    tell(name, 5, 5, lambda _: t.lose_supervisor(kernel, "SIGKILL"))
+    kernel.close()
 
 
 def lose_server(_) -> float:
@@ -156,23 +187,26 @@ def raises(here: t.Place):
     name = "7, 8 the right rank is named: 4, plain"
     count(name, 20, 10, lambda n: trial(n, 4, warm=False))
 
-    def killed(number: int, *more: str) -> float:
+    def killed(number: int, *more: str, warm: bool = True) -> float:
         rank = number % 4
-        error, seconds = wrong(here, here.script(t.WRONG), "kill", rank, *more)
+        how = {"warm": warm}
+        error, seconds = wrong(here, here.script(t.WRONG), "kill", rank, *more, **how)
         assert str(error).startswith(f"rank {rank} was killed (SIGKILL), usually out")
         return seconds
 
     count("7, 8 the killed rank is named", 50, 10, killed)
     name = "7, 8 the same, others ignore SIGTERM"
     count(name, 10, 10, lambda n: killed(n, "stubborn"))
+    name = "7, 8 the killed rank is named: plain"
+    count(name, 10, 20, lambda n: killed(n, warm=False))
 
 
 def hangs(here: t.Place) -> None:
     kinds = ["other call", "call left out", "both receive", "call too many"]
     kinds += ["endless loop", "sleep"]
 
-    def trial(number: int) -> float:
-        how = {"ranks": 2, "timeout": 3, "error": RankTimeout}
+    def trial(number: int, warm: bool = True) -> float:
+        how = {"ranks": 2, "timeout": 3, "error": RankTimeout, "warm": warm}
         kind = kinds[number % len(kinds)]
         error, seconds = wrong(here, here.script(HANG), kind, **how)
         assert "stood at line" in t.shown(error)
@@ -180,6 +214,8 @@ def hangs(here: t.Place) -> None:
         return seconds - 3
 
     count("9 a hang ends, by so much after its time", 18, 10, trial)
+    name = "9 the same, and so long to start: plain"
+    count(name, 6, 20, lambda n: trial(n, warm=False))
 
 
 FAULTS = {
@@ -221,10 +257,11 @@ def red() -> None:
     names = list(FAULTS)
 
     def fault(number: int) -> float:
-        place = folder / names[number]
+        name = names[number % len(names)]
+        place = folder / f"{name} {number}"
         place.mkdir()
         source = guard.LAUNCH.partition("torchrun(")[0]
-        source += f"torchrun({FAULTS[names[number]].format(**paths)}, quiet=True)"
+        source += f"torchrun({FAULTS[name].format(**paths)}, quiet=True)"
         said = guard.judged(place, {"n": [guard.ran(source, 1)]}, seconds=60)
         begin = time.monotonic()
         assert said["n.ipynb Cell 0"].startswith("failure"), said
@@ -275,7 +312,7 @@ def learners() -> None:
     count("14 a read-only checkout, an awkward name", 5, 15, read_only)
 
     def every(number: int) -> float:
-        script = test_scripts.SCRIPTS[number]
+        script = test_scripts.SCRIPTS[number % len(test_scripts.SCRIPTS)]
         words = [script, *test_scripts.SHORT.get(script, [])]
         text = "from ringside.launch import torchrun\n"
         text += f"run = torchrun(*{words}, ranks=2)\n"
@@ -304,8 +341,8 @@ def nothing_left(here: t.Place) -> None:
         return here.until_gone(here.idle, here.left)
 
     count("16 a good run leaves no file", 50, 5, trial)
-    logs = list(here.cache.rglob("*"))
-    print(f"16 logs kept after all these failures: {len(logs) - 1}")
+    if logs := list(here.cache.rglob("*")):
+        print(f"16 logs kept after all these failures: {len(logs) - 1}")
 
 
 def exits() -> None:
@@ -352,25 +389,30 @@ def killed_runs() -> None:
 def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     kernels()
+    plain_kernels()
     red()
     refusals()
     here = place()
     os.environ |= here.own
     tempfile.tempdir = str(here.temp)
-    torchrun("04_ring_all_reduce", quiet=True)
+    if not ASKED.list:
+        torchrun("04_ring_all_reduce", quiet=True)
     here.idle, here.left = {p.pid for p in here.processes()}, here.files()
     raises(here)
     hangs(here)
     nothing_left(here)
     exits()
-    begin = time.monotonic()
-    client._server.close()
-    print(
-        f"the last supervisor left nothing after {here.until_gone(begin=begin):.2f} s"
-    )
+    if not ASKED.list:
+        begin = time.monotonic()
+        client._server.close()
+        seconds = here.until_gone(begin=begin)
+        print(f"the last supervisor left nothing after {seconds:.2f} s")
     killed_runs()
     learners()
-    print(f"{len(failures)} trials failed")
+    if not rows:
+        sys.exit(f"no promise has {' or '.join(ASKED.only)} in its name: see --list")
+    if not ASKED.list:
+        print(f"{len(failures)} trials failed")
     sys.exit(1 if failures else 0)
 
 

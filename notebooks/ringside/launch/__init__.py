@@ -2,6 +2,7 @@
 
 run.py          torchrun() refuses what can't run, sends an order, shows lines; then it
                 reads the recording, a file in which rank 0 has gathered all events
+memory.py       says how many ranks will fit
 script.py       only for a function of the notebook: makes a script of it
 client.py       the kernel's end of the pipe: server() starts a supervisor once, with
                 variables that mislead no rank; ask() sends an order, gives events
@@ -11,8 +12,10 @@ supervisor.py   a process of its own: serve() imports torch, and makes a copy of
 fork_server.py  where there are no such copies, what a new server imports
 own_network.py  before all this: take() leaves the network that all users share
 elastic.py      start(): torch's launcher, on loopback, has that copy fork the ranks
-in_rank.py      in each rank run_warm(), then run(), which runs the script and notes its
-                pid, and why it failed
+plain.py        start(), if that can't be: `python -m torch.distributed.run` instead
+loopback.py     the place where the ranks of both meet
+in_rank.py      in each rank run_warm(), then run(), which runs the script and notes
+                what it says, its pid, and why it failed
 watch.py        beside all this: passes on lines, ends what outstays; then outcome()
 failure.py      back in the kernel: explain() says who failed first, and why
 

@@ -18,10 +18,9 @@ from pathlib import Path
 
 import psutil
 
-from .failure import Refused
-
 LONGEST = 58  # bytes of a folder that a socket's path can lie in
 ENDING = 8.0  # seconds that a supervisor has to end its ranks, and itself
+SLOWER = 60.0  # seconds that ranks of the plain command may take to begin
 PATIENCE = 600.0  # seconds for an import of torch, from a disk far away
 MISLEADING = re.compile(  # what another launcher, network or kernel left behind
     "(PET|TORCHELASTIC|SLURM|PMI|PMIX|OMPI|GROUP|ROLE|MASTER|GLOO)_.*"
@@ -63,8 +62,7 @@ class Server:
                 )
             threading.Thread(target=self._listen, daemon=True).start()
             atexit.register(self.close)
-            if "fault" in (told := self._answer(PATIENCE)):
-                raise Refused(told["fault"])
+            self.slow = self._answer(PATIENCE)["slow"]  # why not the fast way, or None
         except BaseException:
             self.close(0)
             raise
@@ -97,11 +95,15 @@ class Server:
     def ask(self, order: dict, timeout: float) -> Iterator[dict]:
         """Give each event of a run; stop the run if the caller goes away."""
         last = time.monotonic() + timeout + 2 * ENDING
+        last += 0 if order["warm"] else SLOWER
         ended = False
         try:
             self._send(order)
             while not ended:
                 event = self._answer(last - time.monotonic())
+                if "slow" in event:  # the run begins anew
+                    self.slow = event["slow"]
+                    last = time.monotonic() + timeout + 2 * ENDING + SLOWER
                 ended = "end" in event
                 yield event
         finally:

@@ -1,7 +1,7 @@
 """What surrounds a script in a rank: it dies with its parent and says why it failed.
 
-The script runs as if typed after `python`. Standard library only: a rank that starts
-from a fresh interpreter must not pay for anything else.
+The script runs as if typed after `python`. Standard library only, and torch: a rank
+that starts from a fresh interpreter must not pay for anything else.
 """
 
 import atexit
@@ -54,12 +54,17 @@ def run_warm(order: dict) -> None:
 def run(script: str, args: list[str], folder: str, parent: int) -> None:
     """Run the script; leave its pid, and on failure the reason, in the folder."""
     die_with(parent)
-    if sys.platform != "linux":  # nothing else ends a rank there
-        threading.Thread(target=outlive, args=(parent,), daemon=True).start()
-    faulthandler.enable()
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)
     place = Path(folder, os.environ["RANK"])
+    for stream in (sys.stdout, sys.stderr):
+        path = place.with_suffix(f".{stream.name[1:-1]}")
+        output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(output, stream.fileno())
+        os.close(output)
+        stream.reconfigure(line_buffering=True)
+    faulthandler.enable()
+    if "torch" not in sys.modules:  # or the time of the run would begin without it
+        with suppress(ImportError):  # the script will say so
+            import_module("torch.distributed")
     write(place.with_suffix(".pid"), str(os.getpid()))
     sys.argv = [script, *args]
     sys.path[0] = str(Path(script).parent)
@@ -122,9 +127,11 @@ def write(path: Path, text: str) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Ask Linux to kill this process when its parent ends; end it if that has ended."""
+    """Have this process killed when its parent ends; end it if that has ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    else:
+        threading.Thread(target=outlive, args=(parent,), daemon=True).start()
     if os.getppid() != parent:
         os._exit(1)
 

@@ -1,10 +1,8 @@
 """Runs a script on several ranks from a notebook cell, and leaves none behind."""
 
 import difflib
-import re
 import shlex
 import shutil
-import subprocess
 import time
 import uuid
 from collections import deque
@@ -16,9 +14,11 @@ from pathlib import Path
 from ..recording import ROOT, Recording, WrongRecording, read
 from .client import environment, server
 from .failure import Interrupted, NoScript, Refused, explain, keep_log
+from .memory import free_megabytes
 from .script import file_of, script_of
 
 DAY = 86400
+TOLD = []  # what has been said once in this kernel
 
 
 @dataclass(repr=False)
@@ -56,7 +56,9 @@ def torchrun(
     ranks=None means one per GPU if there are several, else 4. The ranks come from a
     process that has imported torch already; with warm=False they are fresh
     interpreters, as with the command shown: there, each rank walks over a set of texts
-    in an order of its own, here all in the same. timeout is in seconds.
+    in an order of its own, here all in the same. Where no copies can be made, a line
+    says so, and all ranks are fresh. timeout is in seconds; fresh ranks have theirs
+    from when the last of them begins the script.
     """
     text = script_of(script, *args) if callable(script) else None
     path = Path(file_of(script)) if text else find(script)
@@ -76,6 +78,9 @@ def torchrun(
 
     try:
         with server(quiet) as line:
+            if warm and line.slow:
+                refuse_without_memory(ranks, warm=False)
+                tell_once(line.slow, quiet)
             begin = time.monotonic()
             with scratch(line.folder) as folder:
                 if text:
@@ -88,9 +93,8 @@ def torchrun(
                 order["env"] = environment(TMPDIR=str(folder)) | (env or {})
                 turns = Turns(show, ranks)
                 try:
-                    end = follow(
-                        line, order | {"cwd": str(ROOT)}, run, turns if text else show
-                    )
+                    order["cwd"] = str(ROOT)
+                    end = follow(line, order, run, turns if text else show, quiet)
                 finally:
                     turns.rest()
                 error = explain(end, ranks, timeout, path)  # while its text is there
@@ -117,14 +121,29 @@ def as_many_as_there_are_gpus() -> int:
     return gpus if gpus > 1 else 4
 
 
-def follow(line, order: dict, run: Run, show) -> dict:
+def follow(line, order: dict, run: Run, show, quiet: bool) -> dict:
     """Show and keep what the ranks print; return the end of the run."""
     with closing(line.ask(order, order["timeout"])) as events:
         for event in events:
             if "end" in event:
                 return by_rank(event["end"])
+            if "slow" in event:  # the run begins, or begins anew
+                tell_once(event["slow"], quiet)
+                run.lines.update({rank: [] for rank in run.lines})
+                continue
             run.lines[event["rank"]].append(event["line"])
             show(event["rank"], event["line"])
+
+
+def tell_once(reason: str, quiet: bool) -> None:
+    """Say why runs take longer, in the first cell of a kernel that shows its lines."""
+    if not quiet and not TOLD:
+        TOLD.append(reason)
+        print(
+            f"the fast launcher can't start here ({reason}): ranks start by the plain"
+            " command, a few seconds slower",
+            flush=True,
+        )
 
 
 class Turns:
@@ -211,30 +230,6 @@ def refuse_without_memory(ranks: int, warm: bool) -> None:
             f"{ranks} ranks need more than the {free} MB of memory that are free, at"
             f" about {each} MB each: ask for {max(1, free // each)} or fewer"
         )
-
-
-def free_megabytes(root: Path = Path("/")) -> int:
-    """Return the memory left, on this machine and in each cgroup around."""
-    try:
-        text = (root / "proc/meminfo").read_text()
-    except OSError:  # macOS
-        text = subprocess.check_output(["vm_stat"], text=True)
-        pages = re.findall(r"Pages (?:free|inactive|speculative): +(\d+)", text)
-        size = int(re.search(r"page size of (\d+)", text)[1])
-        return size * sum(map(int, pages)) // 2**20
-    left = [1024 * int(re.search(r"MemAvailable: +(\d+)", text)[1])]
-    groups = root / "proc/self/cgroup"
-    text = groups.read_text() if groups.exists() else ""
-    for kind, inside in re.findall(r"(?m)^\d+:(memory|):/(.*)", text):
-        names = ("limit_in_bytes", "usage_in_bytes") if kind else ("max", "current")
-        for path in (Path(inside), *Path(inside).parents):
-            group = root / "sys/fs/cgroup" / kind / path
-            with suppress(OSError, ValueError):  # no limit, or no such files
-                most, used = (int((group / f"memory.{n}").read_text()) for n in names)
-                stat = (group / "memory.stat").read_text()
-                cache = re.findall(r"(?m)^(?:total_)?inactive_file (\d+)", stat)
-                left.append(most - used + max(map(int, cache), default=0))
-    return min(left) // 2**20
 
 
 def command(path: Path, words: list[str], ranks: int, record: bool) -> str:

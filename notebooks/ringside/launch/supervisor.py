@@ -3,8 +3,8 @@
 It reads one request per line from its standard input and writes one event per line to
 its standard output. When the input closes, for whatever reason, it ends every rank,
 removes its folder, and ends itself. torch's own elastic agent does the launching; the
-ranks are forked from a server that has already imported torch (warm), or start as
-fresh interpreters (plain).
+ranks are forked from a server that has already imported torch (warm). Where that can't
+be, or isn't wanted, they start as fresh interpreters (plain).
 """
 
 import ctypes
@@ -25,11 +25,12 @@ import time
 import traceback
 from contextlib import suppress
 from multiprocessing import resource_tracker
+from pathlib import Path
 
 import psutil
 
-from . import in_rank, own_network
-from .watch import GRACE, Watch, runs, sweep
+from . import in_rank, own_network, plain
+from .watch import FULL, GRACE, Watch, runs, sweep
 
 FILES = 65536  # that a rank may open; some programs walk through all that they may
 
@@ -43,6 +44,7 @@ class Supervisor:
         self.requests = queue.SimpleQueue()
         self.busy, self.unwanted = threading.Event(), threading.Event()
         self.workdir = tempfile.tempdir = workdir
+        self.slow = None  # why ranks can't be copies, if they can't
         self.events = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
         self.orders = os.fdopen(os.dup(0), "rb")
         nothing = os.open(os.devnull, os.O_RDWR)
@@ -127,21 +129,11 @@ class Supervisor:
         """Run requests one after another, until the kernel is gone."""
         threading.Thread(target=self.listen, daemon=True).start()
         try:
-            if sys.platform == "linux":
-                in_rank.preload()
-                self.copy_fork_server()
-            else:
-                self.start_fork_server()
-            from .elastic import start  # last, for no rank may have what it replaces
-        except ImportError as error:
-            self.tell(fault=str(error))
-            return
-        self.start_ranks = start
-        first = multiprocessing.get_context("forkserver").Process(target=int)
-        first.start()
-        first.join()  # now all is imported, and no rank's time is spent on it
-        gc.freeze()  # what was imported is never looked through again
-        self.tell(ready=True)
+            self.warm_up()
+        except Exception as error:  # whatever it is, there is another way
+            self.slow = in_words(error)
+            sweep(set())
+        self.tell(ready=True, slow=self.slow)
         while request := self.requests.get():
             if "stop" in request:
                 self.tell(stopped=True)
@@ -152,9 +144,50 @@ class Supervisor:
         sweep(set())
         shutil.rmtree(self.workdir, ignore_errors=True)
 
+    def warm_up(self) -> None:
+        """Make all that a warm launch needs; raise an error if that is impossible."""
+        if sys.platform != "linux":
+            raise ImportError("it needs Linux")
+        in_rank.preload()
+        self.copy_fork_server()
+        from .elastic import start  # last, for no rank may have what it replaces
+
+        self.start_ranks = start
+        first = multiprocessing.get_context("forkserver").Process(target=int)
+        first.start()
+        first.join()  # now all is imported, and no rank's time is spent on it
+        if first.exitcode:
+            raise OSError(f"a copied process ended with exit code {first.exitcode}")
+        gc.freeze()  # what was imported is never looked through again
+
     def launch(self, request: dict) -> dict:
-        """Run one request to its end and return what became of it."""
-        self.start_fork_server()
+        """Run one request to its end, the plain way if need be; return what became."""
+        if request["warm"] and not self.slow:
+            end = self.launch_warm(request)
+            if not end["error"] or self.unwanted.is_set():  # whatever comes of that
+                return end
+            if end["error"].startswith(FULL):  # the plain way has no more room
+                return end
+            self.slow = end["error"]
+            if len(end["done"]) == request["ranks"]:  # it failed when all was over
+                return end | {"error": None}
+            for path in Path(request["folder"]).iterdir():  # the next way begins anew
+                if path != Path(request["script"]):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if request["warm"]:
+            self.tell(slow=self.slow)
+        return self.see_through(request, plain.start)
+
+    def launch_warm(self, request: dict) -> dict:
+        """Run one request as copies of the fork server, which must be there."""
+        try:
+            self.start_fork_server()
+        except Exception as error:
+            return {"error": in_words(error), "done": []}
+        return self.see_through(request, self.start_ranks)
+
+    def see_through(self, request: dict, start) -> dict:
+        """Run one request to its end in one of the two ways."""
         os.environ.clear()
         os.environ.update(request["env"])
         os.chdir(request["cwd"])
@@ -165,7 +198,7 @@ class Supervisor:
         watch.start()
         codes, error = {}, None
         with suppress(Stopped):  # nobody waits for what comes of it
-            codes, error = self.attempt(request, watch)
+            codes, error = self.attempt(request, watch, start)
         signal.signal(signal.SIGTERM, ignore)
         self.busy.clear()
         while psutil.wait_procs(sweep(keep), 1)[0]:
@@ -174,17 +207,23 @@ class Supervisor:
         watch.join()
         return {"error": error} | watch.outcome(codes, request["ranks"])
 
-    def attempt(self, request: dict, watch: Watch) -> tuple[dict, str | None]:
+    def attempt(self, request: dict, watch: Watch, start) -> tuple[dict, str | None]:
         """Return the exit codes of ranks that failed, or why there were no ranks."""
         try:
             signal.signal(signal.SIGTERM, stop)
             self.busy.set()
             if self.unwanted.is_set():
                 raise Stopped
-            return self.start_ranks(request, watch)
+            return start(request, watch)
         finally:
             signal.signal(signal.SIGTERM, ignore)
             self.busy.clear()
+
+
+def in_words(error: Exception) -> str:
+    """Return an error in one line; an ImportError says enough without its kind."""
+    kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+    return f"{kind}{error}".partition("\n")[0]
 
 
 def stop(signum, frame):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+FULL = "the disk is full"  # how a run that can't start says so
 GRACE = 5.0  # seconds between a polite end and SIGKILL
 LOOKS = 25  # looks of ours that a launcher which itself stood still has to go on
 # torch asks a name server for the name of loopback, and complains where none is.
@@ -30,7 +31,7 @@ class Watch(threading.Thread):
         self.deadline = time.monotonic() + request["timeout"]
         self.over = threading.Event()
         self.passed_on = {}  # bytes of output, by rank
-        self.swept = []
+        self.swept, self.ending = [], threading.Lock()
         self.hung, self.last_words = [], math.inf
         self.exits = {}  # by rank, where torch's launcher tells of one rank only
 
@@ -38,11 +39,26 @@ class Watch(threading.Thread):
         late = 0
         while not self.over.wait(0.02):
             self.pass_on()
-            silent = time.monotonic() - min(self.last_words, self.last_time())
-            late = late + 1 if silent > GRACE else 0
+            late = late + 1 if self.outstays() else 0
             if late > LOOKS:
                 self.swept += (process.pid for process in sweep(self.keep))
         self.pass_on(last=True)
+
+    def outstays(self) -> bool:
+        """Say whether something has to be ended that should have ended by itself."""
+        now = time.monotonic()
+        if now - min(self.last_words, self.last_time()) <= GRACE:
+            return False
+        # the launcher has been silent; perhaps it asks seldom, and all is well
+        if self.last_words == math.inf and now > self.deadline + GRACE:
+            self.end_hung()
+        return self.last_words < math.inf or not self.well()
+
+    def well(self) -> bool:
+        """Say whether no rank has failed: each that began still runs, or is done."""
+        pids, done = self.notes("pid"), self.notes("done")
+        ended = [r for r, pid in pids.items() if r not in done and not runs(int(pid))]
+        return not ended and not self.notes("failed")
 
     def last_time(self) -> float:
         """Return when all was well: before the first look when all ranks were there."""
@@ -52,14 +68,14 @@ class Watch(threading.Thread):
             self.all_there = time.monotonic()
         return self.all_there
 
-    def logs(self, name: str) -> dict[int, Path]:
-        """Return where each rank's stdout or stderr goes."""
-        found = self.folder.glob(f"logs/*/attempt_0/*/{name}.log")
-        return {int(path.parent.name): path for path in sorted(found)}
+    def files(self, kind: str) -> dict[int, Path]:
+        """Return the files of one kind that ranks write, none of a script's own."""
+        found = sorted(self.folder.glob(f"[0-9]*.{kind}"))
+        return {int(path.stem): path for path in found if path.stem.isdecimal()}
 
     def pass_on(self, last: bool = False):
         """Tell the whole lines that ranks have printed since the last time."""
-        for r, path in self.logs("stdout").items():
+        for r, path in self.files("stdout").items():
             with path.open("rb") as file:
                 file.seek(self.passed_on.get(r, 0))
                 text = file.read()
@@ -71,9 +87,7 @@ class Watch(threading.Thread):
 
     def notes(self, kind: str) -> dict[int, str]:
         """Return the files of one kind that ranks have left in the folder."""
-        paths = sorted(self.folder.glob(f"[0-9]*.{kind}"))
-        paths = [path for path in paths if path.stem.isdecimal()]  # not a script's own
-        return {int(path.stem): path.read_text("utf-8") for path in paths}
+        return {r: path.read_text("utf-8") for r, path in self.files(kind).items()}
 
     def looked(self):
         """Hear that the launcher has found the ranks well; it waits for our return."""
@@ -86,6 +100,12 @@ class Watch(threading.Thread):
 
         All have ended on return, as the launcher would end the others of one that has.
         """
+        with self.ending:
+            if self.last_words == math.inf:
+                self.end_together()
+
+    def end_together(self):
+        """Ask all ranks that still run for their last words, and wait for their end."""
         began = {r: int(text) for r, text in self.notes("pid").items()}
         below = {process.pid for process in psutil.Process().children(recursive=True)}
         alive = {r: pid for r, pid in began.items() if pid in below and runs(pid)}
@@ -98,7 +118,8 @@ class Watch(threading.Thread):
             send(signal.SIGABRT, alive.values())
         finally:
             send(signal.SIGCONT, alive.values())
-        while any(map(runs, alive.values())):
+        last = self.last_words + 2 * GRACE  # those that do not end are swept by then
+        while any(map(runs, alive.values())) and time.monotonic() < last:
             time.sleep(0.01)
 
     def outcome(self, failures: dict[int, int], ranks: int) -> dict:
@@ -127,7 +148,7 @@ class Watch(threading.Thread):
                 return -signal.SIGKILL
             return -signal.SIGTERM if failures else 0
 
-        logs = self.logs("stderr").items()
+        logs = self.files("stderr").items()
         return {
             "failed": failed,
             "hung": self.hung,
