@@ -19,11 +19,15 @@ def listening(pid: int) -> set[tuple[str, int]]:
         found = psutil.Process(pid).net_connections("inet")
         return {tuple(c.laddr) for c in found if c.status == "LISTEN"}
     holds, found = set(), set()
-    for path in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(OSError):  # closed meanwhile
-            holds.add(os.readlink(path))
+    with suppress(FileNotFoundError):  # the process has ended
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # closed meanwhile
+                holds.add(os.readlink(path))
     for kind, family in (("tcp", AF_INET), ("tcp6", AF_INET6)):
-        for line in Path(f"/proc/{pid}/net/{kind}").read_text().splitlines()[1:]:
+        table = ""
+        with suppress(OSError):
+            table = Path(f"/proc/{pid}/net/{kind}").read_text()
+        for line in table.splitlines()[1:]:
             _, place, _, state, *words = line.split()
             if state == "0A" and f"socket:[{words[5]}]" in holds:
                 address, port = place.split(":")

@@ -28,7 +28,10 @@ def take() -> bool:
         return False
     # There is no way back from half of it, as on systems that let anybody leave and
     # nobody bring a loopback up: so a copy of this process tries first.
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:  # no more processes: the plain command needs one less
+        return False
     if not child:
         try:
             leave()
