@@ -41,7 +41,7 @@ def star(weights, workers):
 
 
 def ring(grad, workers, rank, note):
-    """All-reduce in a ring of the workers, as in lesson 04."""
+    """All-reduce in a ring of the workers, as in the ring."""
     size, chunks = len(workers), grad.tensor_split(len(workers))
     for step in range(2 * size - 2):
         sends, adds = [], step < size - 1

@@ -4,7 +4,7 @@
     python3 scripts/course.py lab       install what is needed, open JupyterLab
     python3 scripts/course.py test      run every test, every script, every notebook
     python3 scripts/course.py doctor    say what this machine can run
-    python3 scripts/course.py horovod   compile Horovod, an older library: lesson 14
+    python3 scripts/course.py horovod   compile Horovod, an for its page
 
 `lab` and `test` make the folder .venv once, and start quickly from then on. What
 stands behind `lab` is passed on to JupyterLab, what stands behind `test` to pytest,

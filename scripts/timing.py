@@ -1,4 +1,4 @@
-"""What lessons 05 and 06 share: how they take times, and say where they took them."""
+"""What DDP and DP vs DDP share: how they take times, and say where they took them."""
 
 import ctypes
 import os

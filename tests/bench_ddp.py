@@ -1,4 +1,4 @@
-"""How fast are the ways of lesson 05, next to torch's own DDP? Run by hand:
+"""How fast are the ways of DDP, next to torch's own DDP? Run by hand:
 
     python tests/bench_ddp.py [--quick]
 

@@ -1,8 +1,8 @@
 """Prints again what the lessons say that a GPU showed: python tests/bench_gpu.py
 
 It needs one GPU, which two or three ranks share: for NCCL each rank is a machine of its
-own (gpu.py, lesson 12). It takes about ten minutes; with names of facts, as in
-`python tests/bench_gpu.py irecv_first caps`, it runs these only. What is timed runs
+own (see gpu.py, and the page on launchers). It takes about ten minutes; with names, as
+in `python tests/bench_gpu.py irecv_first caps`, it runs these only. What is timed runs
 alone, and what hangs hangs together. Each answer stands under its lesson, to be held
 against the page: a newer torch or NCCL may answer differently. Without a GPU it tries
 nothing. The pages' numbers come from probes with these calls, in November 2026; put
@@ -89,7 +89,7 @@ def run(name: str) -> str:
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         env |= machine(rank) if name != "refused" else {}
         jobs.append(subprocess.Popen(line, env=os.environ | env, **pipes))
-    told, end = [f"== lesson {lesson}: {name}"], time.monotonic() + LONGEST
+    told, end = [f"== {lesson}: {name}"], time.monotonic() + LONGEST
     with ThreadPoolExecutor(len(jobs)) as pool:  # all at once: a full pipe blocks
         ended = pool.map(partial(finish, end=end), jobs)
         for rank, (out, error, how) in enumerate(ended):
@@ -644,7 +644,7 @@ def sync_batch_norm():
 
 
 def broken(loop: Callable) -> None:
-    """Run a loop of lesson 13c with its model of one weight."""
+    """Run a loop of broken scripts with its model of one weight."""
     rank, world_size = group(8)
     model = nn.Linear(1, 1, bias=False).to(DEVICE)
     nn.init.zeros_(model.weight)

@@ -1,9 +1,9 @@
-"""How fast is Horovod beside DDP, on lesson 06's two trainings? Run by hand:
+"""How fast is Horovod beside DDP, on the two trainings of DP vs DDP? Run by hand:
 
     python tests/bench_horovod.py [PATH]
 
 Needs `python3 scripts/course.py horovod`. Two ranks train with each method in turns, as
-in lesson 06, and their first steps are compared. For each method, two processes read
+in DP vs DDP, and their first steps are compared. For each method, two processes read
 the samples: DP, one process, has both, and each rank of DDP and of Horovod has one.
 PATH, a JSON file, then has under "speed" what part of the speed of one process with one
 reader each rank keeps: the median, the middle half.

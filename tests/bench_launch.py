@@ -1,7 +1,7 @@
 """How long a launch takes, from the key to the last line: python tests/bench_launch.py
 
 Each round types the command that a cell shows, then opens a new kernel, and makes the
-same launch there twice, of lesson 04 on four ranks. A clock starts where a learner
+same launch there twice, of the ring on four ranks. A clock starts where a learner
 presses the key. The kernel has imported torch by then, as lessons do in their first
 cell, but nothing else has.
 """

@@ -4,7 +4,7 @@
 
 Two nodes with one rank each train a model with 8 MB of gradients, by three ways that
 take turns, on links of several speeds. PATH, a JSON file, then has the medians in
-milliseconds of a batch, and the two numbers of lesson 04b for each link.
+milliseconds of a batch, and the two numbers of the fastest all-reduce for each link.
 """
 
 import json

@@ -1,11 +1,11 @@
-"""How fast are the all-reduces of lessons 04 and 04b, next to torch's? Run by hand:
+"""How fast are our all-reduces, next to torch's? Run by hand:
 
     python tests/bench_ring.py [--quick] [--race [PATH]]
 
 Medians over interleaved rounds, as ratios to dist.all_reduce in the same round, with
 the middle half of all rounds in brackets. Goals at 16 and 64 MiB, on 2 and 4 ranks: a
 ring takes 1.10 of torch's time at most, in segments 0.95, through shared memory 0.55.
-"ring" is that of lesson 04; with "early receives", a ring of whole chunks, too, begins
+"ring" is that of the ring; with "early receives", a ring of whole chunks, too, begins
 all receives at the start.
 With --race, all ways from 64 bytes to 64 MiB, and where their lines cross, next to what
 two numbers predict; PATH, a JSON file, then has the medians in milliseconds.

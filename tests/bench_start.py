@@ -4,7 +4,7 @@
 
 Ways to start two ranks take turns, beside one process. Every clock starts as the
 command does, and stops where the last rank has imported torch. Then all take steps of
-lesson 06, on its model that computes: the ranks with DDP.
+the page on DP vs DDP, on its model that computes: the ranks with DDP.
 """
 
 import gc

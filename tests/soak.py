@@ -358,7 +358,7 @@ def exits() -> None:
 
 
 def killed_runs() -> None:
-    """Kill trainings at random steps, and saves at random moments: lessons 10, 13b."""
+    """Kill trainings at random steps, and saves at random moments."""
 
     def trial(number: int, kill) -> float:
         dice = random.Random(number)

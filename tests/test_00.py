@@ -1,4 +1,4 @@
-"""Tests lesson 00: ranks and nodes, for real and by the checkers."""
+"""Tests four ranks tonight: ranks and nodes, for real and by the checkers."""
 
 import os
 import re

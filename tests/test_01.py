@@ -1,4 +1,4 @@
-"""Tests lesson 01: when the mean of the gradients is the gradient of the batch."""
+"""Tests splitting the batch: when a mean of gradients is the gradient of a batch."""
 
 import ast
 import importlib.util

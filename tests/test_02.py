@@ -1,4 +1,4 @@
-"""Tests lesson 02: what the script refuses, catches and records, and its checkers."""
+"""Tests DP: what the script refuses, catches and records, and its checkers."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""Tests lesson 03: what its script does, prints and records, and its checkers."""
+"""Tests ranks and messages: what its script prints and records, its checkers."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Tests lesson 03b: what its script does, prints and records, and its checkers."""
+"""Tests collectives: what its script does, prints and records, and its checkers."""
 
 import re
 import sys

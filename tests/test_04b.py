@@ -1,4 +1,4 @@
-"""Tests lesson 04b: what its script does and records, its ways, its checkers."""
+"""Tests the fastest all-reduce: what its script records, its ways, its checkers."""
 
 import itertools
 import json

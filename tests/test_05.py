@@ -1,4 +1,4 @@
-"""Tests lesson 05: its script's ways and mistakes, its recordings, its checkers."""
+"""Tests DDP: its script's ways and mistakes, its recordings, its checkers."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Tests lesson 05b: what its script prints and records, and its checkers."""
+"""Tests DDP's habits: what its script prints and records, and its checkers."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""Tests lesson 05c: that DDP keeps to the rule of its script, and its checkers."""
+"""Tests two losses: that DDP keeps to the rule of its script, and its checkers."""
 
 import runpy
 from itertools import product

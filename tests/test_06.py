@@ -1,4 +1,4 @@
-"""Tests lesson 06: the benchmark, the race drawn from it, and the checkers."""
+"""Tests DP vs DDP: the benchmark, the race drawn from it, and the checkers."""
 
 import copy
 import itertools

@@ -1,4 +1,4 @@
-"""Tests lesson 07: the sampler rebuilt, the script's audit, the grid, the checkers."""
+"""Tests the sampler: torch's rebuilt, the script's audit, the grid, the checkers."""
 
 import functools
 import importlib.util

@@ -1,4 +1,4 @@
-"""Tests lesson 07b: what its script prints and records, its picture, its checkers."""
+"""Tests workers and streams: what its script records, its picture, its checkers."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Tests lesson 07c: what its script prints and records, its picture, its checkers."""
+"""Tests dice: what its script prints and records, its picture, its checkers."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""Tests lesson 08: what its script prints and records, its picture, its checkers."""
+"""Tests BatchNorm: what its script prints and records, its picture, its checkers."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Tests lesson 09: what its script finds and records, its evaluate, its checkers."""
+"""Tests evaluation: what its script finds and records, its evaluate, its checkers."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Tests lesson 10: a resumed run is the same run, whenever the first one is killed."""
+"""Tests checkpoints: a resumed run is the same run, whenever the first is killed."""
 
 import copy
 import math

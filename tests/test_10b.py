@@ -1,4 +1,4 @@
-"""Tests lesson 10b: who writes which part, and who reads it on fewer ranks."""
+"""Tests sharded checkpoints: who writes which part, and who reads it on fewer ranks."""
 
 import math
 import re

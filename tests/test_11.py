@@ -1,4 +1,4 @@
-"""Tests lesson 11: which bits are lost, and that a scaled loss brings them back."""
+"""Tests precision: which bits are lost, and that a scaled loss brings them back."""
 
 import copy
 import functools

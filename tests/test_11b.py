@@ -1,4 +1,4 @@
-"""Tests lesson 11b: which learning rate gives back what fewer steps have lost."""
+"""Tests the learning rate: which one gives back what fewer steps have lost."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests lesson 12: who starts the ranks, who tells them what, and who ends them."""
+"""Tests launchers: who starts the ranks, who tells them what, and who ends them."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Tests lesson 12b: two nodes, and what their link costs. See also test_nodes.py."""
+"""Tests two nodes: two nodes, and what their link costs. See also test_nodes.py."""
 
 import json
 import runpy

@@ -1,4 +1,4 @@
-"""Tests lesson 12c: what an sbatch file starts, and which task is which rank."""
+"""Tests Slurm: what an sbatch file starts, and which task is which rank."""
 
 import contextlib
 import io

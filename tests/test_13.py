@@ -1,4 +1,4 @@
-"""Tests lesson 13: what ranks say when it breaks, and who is at fault."""
+"""Tests hangs: what ranks say when it breaks, and who is at fault."""
 
 import json
 import os

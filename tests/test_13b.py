@@ -1,4 +1,4 @@
-"""Tests lesson 13b: crews end and begin, and the training ends as if undisturbed."""
+"""Tests elastic restarts: crews end and begin, the training ends as if undisturbed."""
 
 import json
 import os

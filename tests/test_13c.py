@@ -1,4 +1,4 @@
-"""Tests lesson 13c: ten broken scripts, right cures and wrong ones, four checks."""
+"""Tests broken scripts: ten broken scripts, right cures and wrong ones, four checks."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Tests lesson 14: the same training in Horovod, run or as it was recorded."""
+"""Tests Horovod: the same training in Horovod, run or as it was recorded."""
 
 import json
 import re

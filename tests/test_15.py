@@ -1,4 +1,4 @@
-"""Tests lesson 15: a parameter server, what it carries, and how old gradients are."""
+"""Tests parameter servers: what one carries, and how old its gradients are."""
 
 import inspect
 import json

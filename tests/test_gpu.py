@@ -179,7 +179,7 @@ def test_what_the_ranks_of_a_fact_say_is_told_and_how_they_end(tmp_path):
     (tmp_path / "rank.py").write_text(RANK)
     names |= {"__file__": str(tmp_path / "rank.py"), "LONGEST": 2}
     names["FACTS"] |= dict.fromkeys(("ends", "waits"), (print, "99", 2, False))
-    lines = ["== lesson 99: ends", "rank 0 | rank 0 is node0"]
+    lines = ["== 99: ends", "rank 0 | rank 0 is node0"]
     lines += ["rank 1 | rank 1 is node1", "rank 1 | exit code 1"]
     assert bench["run"]("ends").splitlines() == [*lines, "ValueError: a wrong sum"]
     waits = "exit code none: it still waits after 2 s"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from ringside import load
+from ringside import load, road
 from ringside.__main__ import METADATA
 from ringside.draw.player import animate, scenes
-from ringside.minutes import LABEL, label, minutes
+from ringside.minutes import LABEL, label
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
@@ -233,67 +233,91 @@ def written_twice():
     return [path for path in NOTEBOOKS if "**Main road" in cells(path, "markdown")[0]]
 
 
-@pytest.mark.parametrize("path", written_twice(), ids=lambda path: path.stem)
-def test_a_label_tells_the_minutes_of_its_page(path):
-    page = nbformat.read(path, 4).cells
-    found = minutes(page)
-    assert label(page) in page[0].source
-    roads = [spent for part, spent in found.items() if part.startswith("Side road")]
-    row = next(
-        r for r in README.splitlines() if f"({path.parent.name}/{path.name})" in r
-    )
-    told = [found["main road"], sum(roads)]
-    told += [sum(n for part, n in found.items() if part.startswith("Exercise"))]
-    assert f"| {' + '.join(map(str, told))} |" in row
-
-
-def test_the_top_of_a_page_leads_to_the_pages_beside_it():
-    pages = {stem: ROOT / "notebooks" / f"{stem}.ipynb" for stem in STEMS}
-    tops = {stem: cells(page, "markdown")[0] for stem, page in pages.items()}
-    for stem, after in zip(STEMS, STEMS[1:]):
-        assert f" · next: [{after}]({after}.ipynb) · " in tops[stem], stem
-        assert f" · before: [{stem}]({stem}.ipynb) · " in tops[after], after
-
-
 def glossary() -> dict[str, str]:
-    """Return the lesson that explains a word, for each word."""
+    """Return the page that explains a word, for each word."""
     [page] = cells(ROOT / "notebooks" / "glossary.ipynb", "markdown")
-    rows = re.findall(r"(?m)^\| \*\*(.+?)\*\* \| \S.+\. \| \[(\w+)\]\((.+)\) \|$", page)
+    row = r"(?m)^\| \*\*(.+?)\*\* \| \S.+\. \| \[.+\]\((\w+)\.ipynb\) \|$"
+    rows = re.findall(row, page)
     assert len(rows) == page.count("\n| **") > 20
     assert rows == sorted(rows, key=lambda row: row[0].lower())
-    assert all((ROOT / "notebooks" / name).exists() for *_, name in rows)
-    return {word: lesson for word, lesson, _ in rows}
+    return dict(rows)
 
 
 @pytest.mark.parametrize("path", written_twice(), ids=lambda path: path.stem)
 def test_a_word_is_explained_before_it_is_used(path):
-    """In bold, where it first stands; a word of a later lesson comes with its name."""
+    """In bold where it first stands, or on a page that this one rests on.
+
+    Else the first sentence with it has a link to the page that explains it.
+    """
     first, *rest = cells(path, "markdown")
     assert "](glossary.ipynb)" in first, "the glossary is one click away"
     first = re.sub(r"## What you will .*?(?=\n## |$)", "", first, flags=re.DOTALL)
     prose = "\n\n".join([first, *rest])
-    prose = re.sub(r"```.*?```|`[^`]*`|!\[.*?\]|\]\(.*?\)", "", prose, flags=re.DOTALL)
+    prose = re.sub(r"(?s)```.*?```|`[^`]*`|!\[.*?\]", "", prose)
+    prose = re.sub(r"\[[^\]]+\]\((\w+)\.ipynb\)", r"(\1)", prose)
+    prose = re.sub(r"\[([^\]]+)\]\(.*?\)", r"\1", prose)
     sentences = [part for part in re.split(r"[.\n]", prose) if part[:1] != "#"]
-    number, early = path.stem.partition("_")[0], []
-    for word, lesson in glossary().items():
-        uses = [s for s in sentences if re.search(rf"(?i)\b{re.escape(word)}", s)]
-        if lesson > number:
-            early += [use for use in uses if f"lesson {lesson}" not in use]
-        elif lesson == number:
-            bold = rf"(?i)\*\*([^*]* )?{re.escape(word)}(s|es)?\*\*"
-            assert uses, f"{word} is no word of this lesson"
-            early += [] if re.search(bold, uses[0]) else uses[:1]
+    known, early = road.below(path.stem), []
+    for word, stem in glossary().items():
+        form = rf"(?i)\b{re.escape(word)}(s|es)?\b"
+        uses = [s for s in sentences if re.search(form, s)]
+        bold = rf"(?i)\*\*([^*]* )?{re.escape(word)}(s|es)?\*\*"
+        assert uses or stem != path.stem, f"{word} is no word of this lesson"
+        if uses and stem not in known and not re.search(bold, uses[0]):
+            early += [(word, use) for use in uses[:1] if f"({stem})" not in use]
     assert early == []
+
+
+def written() -> list[Path]:
+    """Return each file of ours with words in it."""
+    rooms = ("notebooks/**/*", "scripts/*", "tests/*", "figures/*", ".ci/*", "*")
+    found = (path for room in rooms for path in ROOT.glob(room))
+    kinds = {".ipynb", ".py", ".md", ".txt", ".svg", ".jsonl", ".js", ".css", ""}
+    return [p for p in found if p.is_file() and p.suffix in kinds]
+
+
+def test_no_prose_says_the_number_of_a_page():
+    """Numbers are of the files; a reference is a link, so a file may get another."""
+    number = re.compile(r"(?i)\blessons?[ \n]+(?:#[ \n]*)?\d\d[a-z]?\b")
+    told = {path.name: number.findall(path.read_text("utf-8")) for path in written()}
+    assert {name: found for name, found in told.items() if found} == {}
+
+
+def test_a_link_to_a_page_has_its_short_name():
+    pages = [*(ROOT / "notebooks").glob("*.ipynb"), ROOT / "README.md"]
+    wrong = []
+    for path in pages:
+        text = "\n".join(cells(path, "markdown")) if path.suffix != ".md" else README
+        for name, target in re.findall(
+            r"(?<!!)\[([^]\n]+)\]\(([^)\s]+\.ipynb)\)", text
+        ):
+            if name.lower() != road.NAMES[Path(target).stem].lower():
+                wrong.append(f"{path.name}: [{name}]({target})")
+            assert (path.parent / target).exists()
+    assert wrong == []
+
+
+def test_the_map_has_each_page_once():
+    assert sorted(road.STEMS) == STEMS
+    assert len({*road.NAMES.values()}) == len(road.NAMES)
+    for page in road.PAGES:
+        [title] = re.findall(r"\A# (.+)", cells(notebook(page.stem), "markdown")[0])
+        assert title == page.question
+        assert page.stem not in road.below(page.stem)
+
+
+def notebook(stem: str) -> Path:
+    return ROOT / "notebooks" / f"{stem}.ipynb"
 
 
 def test_each_question_has_an_answer_and_each_lesson_answers_one():
     [page] = cells(ROOT / "notebooks" / "questions.ipynb", "markdown")
-    rows = re.findall(r"(?m)^\| (.+\?) \| ([^|]+\.) \| (\[\w+\]\(.+\)) \|$", page)
+    rows = re.findall(r"(?m)^\| (.+\?) \| ([^|]+\.) \| (\[.+\]\(.+\)) \|$", page)
     heads = page.count("\n|---")
     assert len(rows) == page.count("\n| ") - heads > 50, "a row has another form"
     assert len({question for question, *_ in rows}) == len(rows)
     linked = [link for *_, links in rows for link in links.split(", ")]
-    known = {f"[{s.partition('_')[0]}]({s}.ipynb)" for s in STEMS}
+    known = {road.link(stem) for stem in STEMS}
     assert set(linked) == known, "a lesson that answers nothing, or is not there"
 
 
@@ -427,7 +451,7 @@ def test_ruff_finds_nothing(how):
 def test_no_door_is_left_open():
     """No pickle, shell or network door stands in what we ship."""
     doors = ("shell=True", "weights_only=False", "os.system", "0.0.0.0", "allow_origin")
-    shown = "torch.load(trap, weights_only=False)"  # in lesson 10, and what it does
+    shown = "torch.load(trap, weights_only=False)"  # in checkpoints, and what it does
     for path in [*SCRIPTS, *HELPERS, *NOTEBOOKS, *TOOLS]:
         source = path.read_text(encoding="utf-8").replace(shown, "", 1)
         assert [door for door in doors if door in source] == [], path.name
@@ -438,11 +462,8 @@ def test_the_readme_is_short():
 
 
 @pytest.mark.parametrize("path", [*(ROOT / "notebooks").glob("*.ipynb")], ids=str)
-def test_a_page_names_no_lesson_that_is_not_there_and_kills_nothing_by_a_name(path):
+def test_a_page_kills_nothing_by_a_name(path):
     """`pkill -f job.py` ends a second job of this script, too, and an editor."""
     prose = "\n".join(cells(path, "markdown"))
-    known = {stem.partition("_")[0] for stem in STEMS}
-    assert {*re.findall(r"\b[Ll]essons? (\d\w*)", prose)} <= known
-    assert prose.count("pkill -f") == prose.count(
-        "`pkill -f job.py` also ends a second"
-    )
+    told = prose.count("`pkill -f job.py` also ends a second")
+    assert prose.count("pkill -f") == told

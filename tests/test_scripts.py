@@ -361,7 +361,7 @@ def test_two_ranks_take_gpus_only_if_each_has_its_own(
 
 
 def test_a_single_rank_computes_in_one_thread_as_several_do(monkeypatch):
-    """Else lesson 11b takes minutes on a machine of many cores."""
+    """Else the page on the learning rate takes minutes on a machine of many cores."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setattr(sys, "argv", ["any.py"])

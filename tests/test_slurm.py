@@ -331,7 +331,7 @@ def test_the_file_of_monday_runs_and_its_ranks_count_as_it_says(able):
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processors to bind")
 def test_srun_asks_for_one_processor_unless_it_is_told_again(able):
-    """What side road 3 of lesson 12c says, on a cluster that binds tasks to cores."""
+    """What side road 3 of Slurm says, on a cluster that binds tasks to cores."""
     text = TOOL.read_text().replace("CPUs=8", "CPUs=2")
     text = text.replace("\nSelectType=", "\nTaskPlugin=task/affinity\nSelectType=")
     text = text.replace("\nSelectType=", "\nTaskPluginParam=cores\nSelectType=")

@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 15."""
+"""Checks the answers of parameter servers."""
 
 from collections.abc import Callable
 

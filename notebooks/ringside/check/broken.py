@@ -1,4 +1,4 @@
-"""Checks the mended scripts of lesson 13c: each is run on 2 ranks, on 3, and on 1."""
+"""Checks the mended scripts of broken scripts: each runs on 2 ranks, on 3, and on 1."""
 
 from collections.abc import Callable
 

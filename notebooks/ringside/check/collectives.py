@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 03b."""
+"""Checks the answers of collectives."""
 
 import re
 import threading

@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 13b."""
+"""Checks the answers of elastic restarts."""
 
 from collections.abc import Callable
 

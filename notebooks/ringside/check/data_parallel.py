@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 02."""
+"""Checks the answers of DP."""
 
 from collections.abc import Callable
 

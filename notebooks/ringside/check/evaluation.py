@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 09."""
+"""Checks the answers of evaluation."""
 
 from collections.abc import Callable
 from itertools import chain

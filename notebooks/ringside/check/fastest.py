@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 04b."""
+"""Checks the answers of the fastest all-reduce."""
 
 from collections.abc import Callable
 from math import inf, isclose, log2

@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 14."""
+"""Checks the answers of Horovod."""
 
 import json
 from collections.abc import Callable

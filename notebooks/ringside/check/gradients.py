@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 05."""
+"""Checks the answers of DDP."""
 
 from collections.abc import Callable
 

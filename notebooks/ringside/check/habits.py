@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 05b."""
+"""Checks the answers of DDP's habits."""
 
 from collections.abc import Callable
 from contextlib import contextmanager

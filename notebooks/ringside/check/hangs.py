@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 13."""
+"""Checks the answers of hangs."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 12c, and reads the file that sbatch is given."""
+"""Checks the answers of Slurm, and reads the file that sbatch is given."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 12."""
+"""Checks the answers of launchers."""
 
 from collections.abc import Callable
 

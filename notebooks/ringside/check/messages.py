@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 03."""
+"""Checks the answers of ranks and messages."""
 
 from collections.abc import Callable
 

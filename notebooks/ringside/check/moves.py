@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 05c."""
+"""Checks the answers of two losses."""
 
 from collections.abc import Callable
 from itertools import product

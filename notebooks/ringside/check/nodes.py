@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 12b."""
+"""Checks the answers of two nodes."""
 
 from collections.abc import Callable
 from math import inf, isclose

@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 08."""
+"""Checks the answers of BatchNorm."""
 
 from collections.abc import Callable
 from functools import partial

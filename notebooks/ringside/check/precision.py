@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 11."""
+"""Checks the answers of precision."""
 
 from collections.abc import Callable
 from itertools import product

@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 06."""
+"""Checks the answers of DP vs DDP."""
 
 from collections.abc import Callable
 

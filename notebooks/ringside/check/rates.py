@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 11b."""
+"""Checks the answers of the learning rate."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 10."""
+"""Checks the answers of checkpoints."""
 
 from collections.abc import Callable
 from itertools import product

@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 04."""
+"""Checks the answers of the ring."""
 
 from collections.abc import Callable
 

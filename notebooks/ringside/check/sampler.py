@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 07."""
+"""Checks the answers of the sampler."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 07c."""
+"""Checks the answers of dice."""
 
 from collections.abc import Callable
 from itertools import product

@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 10b."""
+"""Checks the answers of sharded checkpoints."""
 
 from collections.abc import Callable
 from itertools import product

@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 01."""
+"""Checks the answers of splitting the batch."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 00."""
+"""Checks the answers of four ranks tonight."""
 
 from .verdict import fits, says
 

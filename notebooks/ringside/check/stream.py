@@ -1,4 +1,4 @@
-"""Checks the answers of lesson 07b."""
+"""Checks the answers of workers and streams."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,0 +1,38 @@
+"""Reads the map of the course, road.toml, and follows it."""
+
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Page(NamedTuple):
+    stem: str  # of its notebook, script, recording and picture
+    name: str  # short: the text of each link to it
+    question: str  # its title
+    rests_on: str  # numbers of the pages whose words it uses
+    come_here: str  # if your script has ...
+
+
+def number(stem: str) -> str:
+    """Return the number with which a page's files begin."""
+    return stem.partition("_")[0]
+
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+PARTS = TABLE["parts"]
+PAGES = [Page(**row) for row in TABLE["page"]]
+STEMS = [page.stem for page in PAGES]
+NAMES = {page.stem: page.name for page in PAGES} | TABLE["look_up"]
+BY_NUMBER = {number(page.stem): page for page in PAGES}
+
+
+def link(stem: str) -> str:
+    """Return a link to a page, for a page that lies beside it."""
+    return f"[{NAMES[stem]}]({stem}.ipynb)"
+
+
+def below(stem: str) -> set[str]:
+    """Return all pages that a page rests on, and those that these rest on."""
+    page = next(page for page in PAGES if page.stem == stem)
+    found = {BY_NUMBER[other].stem for other in page.rests_on.split()}
+    return found.union(*map(below, found))
