@@ -27,7 +27,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "notebooks")]
 
-import test_13b  # noqa: E402
+import test_34  # noqa: E402
 from ringside import agents, elastic, two_nodes  # noqa: E402
 from ringside.fleet import LINE, SCRIPT  # noqa: E402
 from ringside.launch.client import environment  # noqa: E402
@@ -60,7 +60,7 @@ FLAGS += "--rdzv-endpoint node0:29500 --rdzv-conf last_call_timeout=5"
 
 def ended_well(own_store: bool) -> int:
     """Return how many jobs ended bit-equal after one of four ranks was killed."""
-    cell, well = test_13b.own(), 0
+    cell, well = test_34.own(), 0
     text = cell["KILL"] + cell["LOOP"].replace("seconds=60", "seconds=5")
     env = cell["OWN_STORE"] if own_store else {}
     for number in range(JOBS):
@@ -76,7 +76,7 @@ def cut(nodes, seconds: float) -> list[str]:
     """Cut the link of two nodes for some seconds; return what their ranks 0 said."""
     with TemporaryDirectory() as folder:
         Path(folder, SCRIPT).write_text(LINK)
-        env = environment(TMPDIR=folder, **test_13b.own()["OWN_STORE"])
+        env = environment(TMPDIR=folder, **test_34.own()["OWN_STORE"])
         env = {k: v for k, v in env.items() if "_SOCKET_IFNAME" not in k}
         outs = [Path(folder, f"node{number}") for number in range(2)]
         agents = []
@@ -100,7 +100,7 @@ def cut(nodes, seconds: float) -> list[str]:
 
 def joins(own_store: bool) -> list[str]:
     """Lose a node, and let another one join, as on the page; return the end of it."""
-    cell = test_13b.own()
+    cell = test_34.own()
     env = cell["OWN_STORE"] if own_store else {}
     with agents(cell["STAND"] + cell["LOOP"]) as begin:
         b = begin(f"{cell['BOTH']}0", NODE="b", **env)
@@ -119,7 +119,7 @@ def trained(kill: bool, folder: Path) -> tuple[list[str], dict]:
     script, env = str(ROOT / "scripts" / "train.py"), environment(TMPDIR=str(folder))
     line = [*LINE, "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
     line += ["--max-restarts", "3", script, "--folder", str(folder)]
-    env |= test_13b.own()["OWN_STORE"]
+    env |= test_34.own()["OWN_STORE"]
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     said = []
     with subprocess.Popen(line, env=env, **how) as agent:

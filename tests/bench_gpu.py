@@ -185,7 +185,7 @@ class Product(nn.Module):
         return torch.mm(x, x.t())
 
 
-@fact("02")
+@fact("13")
 def autocast_around_dp():
     """Around DP, autocast forgets the type that was asked for."""
     ones = torch.ones(4, 4, device=DEVICE)
@@ -194,7 +194,7 @@ def autocast_around_dp():
         tell("DP:", nn.DataParallel(Product(), device_ids=[0, 0])(ones).dtype)
 
 
-@fact("06", timed=True)
+@fact("05", timed=True)
 def without_synchronize():
     """A call returns long before its product is there."""
     a = torch.randn(8192, 8192, device=DEVICE)
@@ -213,7 +213,7 @@ def learn(model, x, y):
     nn.functional.cross_entropy(model(x), y).backward()
 
 
-@fact("06", ranks=1, timed=True)
+@fact("05", ranks=1, timed=True)
 def resnet():
     """ResNet-50 with 32 images: alone, in DP and in DDP. It needs torchvision."""
     import torchvision
@@ -235,7 +235,7 @@ def resnet():
     dist.destroy_process_group()
 
 
-@fact("07c")
+@fact("17")
 def sums_in_any_order():
     """A GPU adds in the order in which its threads come."""
     where = torch.randint(10, (1_000_000,), device=DEVICE)
@@ -251,7 +251,7 @@ def sums_in_any_order():
     try_it("histc:", lambda: torch.histc(torch.rand(100, device=DEVICE), 10))
 
 
-@fact("11", timed=True)
+@fact("24", timed=True)
 def pinned():
     """256 MiB go to the GPU from usual memory, and from pinned memory."""
     usual = torch.ones(64 * 2**20)
@@ -265,7 +265,7 @@ def pinned():
             tell(f"{name}, {words}, done after {done:.1f} ms")
 
 
-@fact("11", timed=True)
+@fact("24", timed=True)
 def fewer_bits(width: int = 4096):
     """Eight layers of 4096 x 4096 weights, with 4096 samples, in four ways."""
     ways = {"float32": None, "TF32": None, "float16": torch.float16}
@@ -295,7 +295,7 @@ def step_of(model, width, kind):
     return step
 
 
-@fact("12")
+@fact("30")
 def fork():
     """Which question spoils a fork?"""
     for question in "device_count", "is_available":
@@ -310,7 +310,7 @@ def fork():
         )
 
 
-@fact("12")
+@fact("30")
 def a_gpu_too_many():
     """A device that is not there."""
     in_new_process(
@@ -321,7 +321,7 @@ def a_gpu_too_many():
 # --------------------------------------------------------------------- several ranks
 
 
-@fact("12, 13", ranks=2)
+@fact("30, 33", ranks=2)
 def refused():
     """Two ranks on one GPU of one machine."""
     group()
@@ -365,14 +365,14 @@ def talk(first: str, eager: bool, numel: int = 4) -> None:
 for _first in "irecv", "isend":
     for _eager in True, False:
         _name = f"{_first}_first" + "_without_device_id" * (not _eager)
-        FACTS[_name] = partial(talk, _first, _eager), "03", 2, False
-FACTS["isend_of_64_mib_first"] = partial(talk, "isend", True, 2**24), "03", 2, False
+        FACTS[_name] = partial(talk, _first, _eager), "10", 2, False
+FACTS["isend_of_64_mib_first"] = partial(talk, "isend", True, 2**24), "10", 2, False
 
 
-@fact("03", ranks=2)
+@fact("10", ranks=2)
 def kinds():
     """The page's own table: which numbers does NCCL carry, with which calls?"""
-    page = json.loads((ROOT / "notebooks/03_ranks_and_messages.ipynb").read_text())
+    page = json.loads((ROOT / "notebooks/10_ranks_and_messages.ipynb").read_text())
     names = {"torch": torch, "dist": dist}
     for cell in page["cells"]:
         text = "".join(cell["source"])
@@ -385,7 +385,7 @@ def kinds():
     leave()
 
 
-@fact("03", ranks=2)
+@fact("10", ranks=2)
 def mean_of_integers():
     """The mean of 1 and 2."""
     rank, _ = group()
@@ -394,7 +394,7 @@ def mean_of_integers():
     leave()
 
 
-@fact("03", ranks=2)
+@fact("10", ranks=2)
 def gloo_with_tensors_of_a_gpu():
     """gloo takes them, except in send and recv."""
     rank, world_size = group()
@@ -434,20 +434,20 @@ def add_up(make: Callable) -> None:
     differ(call)
 
 
-@fact("03b", ranks=2)
+@fact("11", ranks=2)
 def other_lengths():
     """Four numbers meet eight."""
     add_up(lambda rank: torch.ones(4 + 4 * rank, device=DEVICE))
 
 
-@fact("03b", ranks=2)
+@fact("11", ranks=2)
 def other_kinds():
     """float64 meets float32."""
     kinds = torch.float64, torch.float32
     add_up(lambda rank: torch.ones(4, device=DEVICE, dtype=kinds[rank]))
 
 
-@fact("03b", ranks=2)
+@fact("11", ranks=2)
 def other_calls():
     """An all_reduce meets a broadcast."""
 
@@ -461,7 +461,7 @@ def other_calls():
     differ(call)
 
 
-@fact("03b", ranks=2)
+@fact("11", ranks=2)
 def other_lengths_in_all_gather():
     """Each row has its length: one number from rank 0, two from rank 1."""
 
@@ -473,7 +473,7 @@ def other_lengths_in_all_gather():
     differ(call)
 
 
-@fact("03b, 13", ranks=2)
+@fact("11, 33", ranks=2)
 def a_call_too_few():
     """Rank 1 leaves a call out: what returns, what ends the ranks, and when?"""
     begin = time.monotonic()
@@ -493,7 +493,7 @@ def since(begin: float) -> str:
     return f"after {time.monotonic() - begin:.0f} s"
 
 
-@fact("13", ranks=2)
+@fact("33", ranks=2)
 def a_rank_is_gone():
     """Rank 1 ends before a call."""
     rank, _ = group(8)
@@ -508,7 +508,7 @@ def a_rank_is_gone():
     tell(one.item())
 
 
-@fact("13", ranks=2)
+@fact("33", ranks=2)
 def busy_but_idle():
     """Rank 0 waits for 8 s in NCCL: what does nvidia-smi say of its GPU?"""
     rank, _ = group(60)
@@ -527,7 +527,7 @@ def busy_but_idle():
     dist.destroy_process_group()
 
 
-@fact("13")
+@fact("33")
 def boxes():
     """Rank 1 leaves out the third of five calls: whom does torchfrtrace name?"""
     with TemporaryDirectory() as folder:
@@ -546,7 +546,7 @@ def run_with(name: str, **variables: str) -> str:
     return run(name)
 
 
-@fact("13", ranks=2)
+@fact("33", ranks=2)
 def _skips_the_third():
     """What `boxes` is made of."""
     rank, _ = group(8)
@@ -559,7 +559,7 @@ def _skips_the_third():
     time.sleep(60)
 
 
-@fact("05", ranks=2)
+@fact("04", ranks=2)
 def backward_returns_early():
     """The other rank is two seconds late: when does `backward` return?"""
     rank, _ = group()
@@ -581,7 +581,7 @@ def backward_returns_early():
     dist.destroy_process_group()
 
 
-@fact("05", ranks=2, timed=True)
+@fact("04", ranks=2, timed=True)
 def caps(width: int = 1024, rows: int = 8192):
     """A step of DDP with four sizes of bucket; without messages; and one all-reduce."""
     rank, _ = group(60)
@@ -622,7 +622,7 @@ def caps(width: int = 1024, rows: int = 8192):
     dist.destroy_process_group()
 
 
-@fact("08", ranks=2)
+@fact("20", ranks=2)
 def sync_batch_norm():
     """Two ranks against one process, in float64."""
     rank, world_size = group()
@@ -695,7 +695,7 @@ def stops_by_its_own_loss(model, learn, rank, world_size):
 for _number, _loop in enumerate(
     (tests_on_rank_0, one_batch_more, stops_by_its_own_loss), 3
 ):
-    FACTS[f"script_{_number}"] = partial(broken, _loop), "13c", 2, False
+    FACTS[f"script_{_number}"] = partial(broken, _loop), "35", 2, False
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "notebooks")]
-race = importlib.import_module("06_dp_vs_ddp")
+race = importlib.import_module("05_dp_vs_ddp")
 ROUNDS, METHODS = 20, ["one process", "DP", "DDP", "Horovod"]
 ALONE = METHODS[:2]  # rank 0 works, and the others rest
 

@@ -17,7 +17,7 @@ import asked
 from jupyter_client.manager import run_kernel
 
 ROOT = Path(__file__).parents[1]
-LESSON, RANKS, ROUNDS = "04_ring_all_reduce", 4, 7
+LESSON, RANKS, ROUNDS = "03_ring_all_reduce", 4, 7
 OK = f"ok: {RANKS} ranks"
 COMMAND = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 COMMAND += ["--nproc-per-node", f"{RANKS}", f"scripts/{LESSON}.py"]

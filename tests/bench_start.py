@@ -58,7 +58,7 @@ def work(rank: int, ranks: int, steps: int, begin: float, store: str = "") -> No
     if ranks > 1:
         where = {"init_method": f"file://{store}"} if store else {}
         dist.init_process_group("gloo", rank=rank, world_size=ranks, **where)
-    lesson = rounds.taught("06_dp_vs_ddp")
+    lesson = rounds.taught("05_dp_vs_ddp")
     lesson.be_one_device()
     model, x, y = lesson.task("computes", 160)
     forward = DistributedDataParallel(model) if ranks > 1 else model

@@ -9,8 +9,8 @@ for room in ("notebooks", "scripts"):
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 LONG = """
-test_launch 06_dp_vs_ddp test_scripts test_browser 14_horovod 13b_elastic
-12_launchers 13_when_it_breaks 12b_two_nodes 12c_slurm test_05
+test_launch 05_dp_vs_ddp test_scripts test_browser 40_horovod 34_elastic
+30_launchers 33_when_it_breaks 31_two_nodes 32_slurm test_04
 """.split()
 
 

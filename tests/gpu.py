@@ -32,7 +32,7 @@ import asked
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-MEASURED = "06_dp_vs_ddp"  # it records times; 05 does so on CPUs only
+MEASURED = "05_dp_vs_ddp"  # it records times; 05 does so on CPUs only
 LONGEST = 120  # seconds that a script may take
 TOO_FEW = "too few GPUs"
 

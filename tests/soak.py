@@ -27,8 +27,8 @@ sys.path[:0] = [
 ]
 
 import asked  # noqa: E402 first: it answers --help
-import test_10 as resume  # noqa: E402
-import test_13b as crews  # noqa: E402
+import test_22 as resume  # noqa: E402
+import test_34 as crews  # noqa: E402
 import test_guard as guard  # noqa: E402
 import test_launch as t  # noqa: E402
 import test_plain as plain  # noqa: E402
@@ -231,9 +231,9 @@ FAULTS = {
     "both receive": "'{hang}', 'both receive', ranks=2, timeout=2",
     "endless loop": "'{hang}', 'endless loop', ranks=2, timeout=2",
     "no script": "'no_such_script', ranks=2",
-    "no ranks": "'04_ring_all_reduce', ranks=0",
-    "bad argument": "'04_ring_all_reduce', '--numel', 'many', ranks=2",
-    "no folder": "'04_ring_all_reduce', '--record', 'no/such/x', ranks=4",
+    "no ranks": "'03_ring_all_reduce', ranks=0",
+    "bad argument": "'03_ring_all_reduce', '--numel', 'many', ranks=2",
+    "no folder": "'03_ring_all_reduce', '--record', 'no/such/x', ranks=4",
 }
 
 
@@ -337,7 +337,7 @@ def refusals() -> None:
 
 def nothing_left(here: t.Place) -> None:
     def trial(_) -> float:
-        torchrun("04_ring_all_reduce", ranks=4, record=True, quiet=True)
+        torchrun("03_ring_all_reduce", ranks=4, record=True, quiet=True)
         return here.until_gone(here.idle, here.left)
 
     count("16 a good run leaves no file", 50, 5, trial)
@@ -396,7 +396,7 @@ def main() -> None:
     os.environ |= here.own
     tempfile.tempdir = str(here.temp)
     if not ASKED.list:
-        torchrun("04_ring_all_reduce", quiet=True)
+        torchrun("03_ring_all_reduce", quiet=True)
     here.idle, here.left = {p.pid for p in here.processes()}, here.files()
     raises(here)
     hangs(here)

@@ -14,7 +14,7 @@ from lesson import quoted
 from ringside import RankFailed, check, torchrun
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPT = "00_start_here"
+SCRIPT = "00_four_ranks_tonight"
 
 
 @pytest.mark.parametrize("ranks", [5, 8])

@@ -1,378 +1,416 @@
-"""Tests DP: what the script refuses, catches and records, and its checkers."""
+"""Tests the sampler: torch's rebuilt, the script's audit, the grid, the checkers."""
 
+import functools
 import importlib.util
-import os
+import itertools
+import re
 import sys
-import time
-import warnings
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
 from pathlib import Path
+from xml.etree import ElementTree
 
-import nbformat
 import pytest
 import torch
 import torch.distributed as dist
-from lesson import changed, functions_of, quoted
-from ringside import RankFailed, check, load, still, torchrun
-from ringside.draw import player, timeline
-from ringside.draw.retell import COPIES, copies
-from torch import nn
+from lesson import changed, quoted
+from ringside import Player, RankFailed, Recording, check, film, still, torchrun
+from ringside.draw import grid
+from ringside.draw.grid_layout import Layout
+from ringside.draw.player import animate, last
+from torch.utils.data import DataLoader, DistributedSampler
 
-STEM = "02_data_parallel"
 ROOT = Path(__file__).resolve().parents[1]
-PATH = ROOT / "scripts" / f"{STEM}.py"
-PAGE = nbformat.read(ROOT / "notebooks" / f"{STEM}.ipynb", 4).cells
-PROSE = "\n".join(cell.source for cell in PAGE if cell.cell_type == "markdown")
-SPEC = importlib.util.spec_from_file_location("data_parallel_by_hand", PATH)
-BY_HAND = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(BY_HAND)
+SCRIPT = "02_sampler_and_set_epoch"
 
 
-# Replicas that are made once, and kept, learn nothing of the first update.
-STALE = "; replicas = vars(data_parallel).setdefault('kept', replicas)"
+@pytest.fixture(scope="module")
+def script():
+    """The script, imported: its functions need no rank."""
+    path = ROOT / "scripts" / f"{SCRIPT}.py"
+    spec = importlib.util.spec_from_file_location("sampler_script", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
-@pytest.mark.parametrize("ranks", [5, 8])
-def test_more_ranks(ranks):
-    run = torchrun(STEM, ranks=ranks, quiet=True)
-    assert run.lines[0][-1] == f"ok: {ranks} devices find the gradient of one process"
+def test_the_quoted_sampler_deals_one_weighted_order_and_no_sample_of_weight_0(
+    monkeypatch,
+):
+    names = {"torch": torch, "dist": dist}
+    exec(quoted(SCRIPT, "class WeightedShare"), names)
+    weights, shares = [0.0, 1.0, 3.0] * 3 + [1.0, 1.0], {}
+    monkeypatch.setattr(dist, "get_world_size", lambda: 3)
+    for rank, epoch in itertools.product(range(3), range(200)):
+        monkeypatch.setattr(dist, "get_rank", lambda own=rank: own)
+        sampler = names["WeightedShare"](weights, seed=5)
+        sampler.set_epoch(epoch)
+        shares[rank, epoch] = [*DataLoader(range(11), sampler=sampler, batch_size=None)]
+        assert len(shares[rank, epoch]) == len(sampler) == 3
+    for epoch in (0, 7):
+        generator = torch.Generator().manual_seed(5 + epoch)
+        order = torch.multinomial(torch.tensor(weights), 9, True, generator=generator)
+        dealt = itertools.chain(*zip(*(shares[rank, epoch] for rank in range(3))))
+        assert [*dealt] == order.tolist()
+    drawn = Counter(itertools.chain(*shares.values()))
+    assert drawn[0] == drawn[3] == drawn[6] == 0
+    heavy, light = sum(map(drawn.get, (2, 5, 8))), sum(map(drawn.get, (1, 4, 7)))
+    assert 2.5 < heavy / light < 3.5
 
 
-@pytest.mark.parametrize(("rows", "each"), [(10, [3, 3, 3, 1]), (6, [2, 2, 2, 0])])
-def test_bytes_are_what_the_rows_say(rows, each):
-    run = torchrun(STEM, "--rows", rows, ranks=4, quiet=True)
-    table = [[int(word) for word in line.split()] for line in run.lines[0][1:-1]]
-    away, copies = sum(each[1:]), sum(count > 0 for count in each[1:])
-    assert [row[1] for row in table] == each
-    assert table[0][2:] == [away * 48 + copies * 848, away * 16 + copies * 848]
-    for device, count in list(enumerate(each))[1:]:
-        other = [count * 16 + 848, count * 48 + 848] if count else [0, 0]
-        assert table[device][2:] == other
+def test_the_sampler_rebuilt_is_torch_s_own(script):
+    """For every length, number of ranks and option, and some seeds and epochs."""
+    options = itertools.product((False, True), (False, True), ((0, 3), (7, 1), (2, -5)))
+    for shuffle, drop_last, (seed, epoch) in options:
+        for length, ranks in itertools.product(range(41), range(1, 9)):
+            for rank in range(ranks):
+                how = {"shuffle": shuffle, "seed": seed, "drop_last": drop_last}
+                sampler = DistributedSampler(range(length), ranks, rank, **how)
+                sampler.set_epoch(epoch)
+                mine = script.deal(length, rank, ranks, epoch, **how)
+                assert mine == list(sampler), (length, ranks, rank, epoch, how)
 
 
-@pytest.mark.parametrize(("ranks", "rows"), [(1, 64), (2, 64), (8, 64), (4, 3)])
-def test_what_is_recorded_passes_device_0(ranks, rows):
-    run = torchrun(STEM, "--rows", rows, ranks=ranks, record=True, quiet=True)
-    assert all(0 in (event["rank"], event["to"]) for event in run.recording)
-    assert len(run.recording) == 5 * (min(ranks, rows) - 1)
-    told = [[*COPIES].index(event["phase"]) for event in run.recording]
-    assert told == sorted(told), "the picture tells another order"
-    drawn = copies(run.recording)
-    for step, phase in enumerate(COPIES):
-        bars = [e for e in drawn if e["step"] == step and "to" not in e]
-        assert [bar["lane"] for bar in bars] == list(range(ranks))
-        busy = [bar["lane"] for bar in bars if bar["kind"] != "wait"]
-        if phase in ("loss", "update"):
-            assert busy == [0]
-        elif phase in ("forward", "backward") or min(ranks, rows) > 1:
-            assert busy == list(range(min(ranks, rows)))
-        else:
-            assert not busy
-        assert bars[0]["what"] == (phase if busy else "idle")
-    sent = dict.fromkeys(range(ranks), 0)
-    for event in run.recording:
-        sent[event["rank"]] += event["bytes"]
-    assert [int(line.split()[2]) for line in run.lines[0][1:-1]] == list(sent.values())
-    for step in range(len(COPIES)):
-        assert still(run.recording, step).svgs[0].count("<title>") == 1
-    assert len(player.animate(run.recording)) < 40_000
+def shares(run, epoch):
+    return [e["samples"] for e in run.recording if e["step"] == epoch]
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong"),
+    ("ranks", "samples"), [(5, 11), (8, 20), (8, 3), (4, 0), (1, 5), (3, 40)]
+)
+def test_any_ranks_and_samples(ranks, samples):
+    """Each sample is read, and none more than once more than another."""
+    how = {"ranks": ranks, "record": True, "quiet": True}
+    run = torchrun(SCRIPT, "--samples", samples, **how)
+    reads = -(-samples // ranks) * ranks
+    assert run.lines[0][-1] == (
+        f"ok: {samples} samples, {reads} reads an epoch by {ranks} ranks"
+    )
+    for epoch in range(4):
+        times = Counter(itertools.chain(*shares(run, epoch)))
+        assert sorted(times) == list(range(samples))
+        assert sum(times.values()) == reads
+        assert max(times.values(), default=0) - min(times.values(), default=0) <= 1
+
+
+def rows(world_size, samples, epochs=(0, 1, 2, 3), seeds=None, **options):
+    """Return what real samplers give, as the script gathers it."""
+    found = []
+    for step, epoch in enumerate(epochs):
+        for rank in range(world_size):
+            how = options | {"seed": seeds[rank] if seeds else 0}
+            sampler = DistributedSampler(range(samples), world_size, rank, **how)
+            sampler.set_epoch(epoch)
+            found.append({"step": step, "rank": rank, "samples": list(sampler)})
+    return found
+
+
+def audits(script, found, world_size, samples):
+    """Return what the audit says of each epoch."""
+    steps = range(found[-1]["step"] + 1)
+    dealt = [[e["samples"] for e in found if e["step"] == step] for step in steps]
+    assert all(len(shares) == world_size for shares in dealt)
+    return [script.audit(shares, samples, step) for step, shares in enumerate(dealt)]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "late"),
+    [((0, 0, 0, 0), [1, 2, 3]), ((0, 0, 1, 2), [1, 2, 3]), ((0, 1, 3, 3), [2])],
+)
+def test_the_audit_names_an_order_at_the_wrong_time(script, epochs, late):
+    said = audits(script, rows(3, 11, epochs), 3, 11)
+    assert [step for step in range(4) if said[step]] == late
+    for step in late:
+        assert said[step].startswith(
+            f"this is not the order of epoch {step}: who calls"
+        )
+
+
+def test_the_audit_counts(script):
+    """And does so first: a count says more than an order."""
+    each_its_own = audits(script, rows(4, 11, seeds=range(4)), 4, 11)[0]
+    assert each_its_own == "6 of 11 are never read: who has a seed of its own?"
+    dropped = audits(script, rows(4, 11, drop_last=True), 4, 11)[0]
+    assert dropped == "8 reads of 11 samples: who shares them?"
+    late = rows(4, 11)
+    late[5]["samples"][0] = late[4]["samples"][0]  # twice in epoch 1
+    first, second, *_ = audits(script, late, 4, 11)
+    assert first is None
+    assert second.startswith("1 of 11 are never read")
+
+
+@pytest.mark.parametrize(("world_size", "samples"), [(1, 0), (1, 5), (8, 3), (5, 10)])
+def test_the_audit_finds_nothing_where_all_is_well(script, world_size, samples):
+    assert audits(script, rows(world_size, samples), world_size, samples) == [None] * 4
+
+
+def test_an_audit_that_finds_something_fails_the_script(tmp_path):
+    """Without the call, in a copy of the script, there is no ok."""
+    path = changed(SCRIPT, tmp_path, ("        sampler.set_epoch(epoch)\n", ""))
+    with pytest.raises(
+        RankFailed, match="epoch 1: this is not the order of epoch 1: who calls"
+    ) as caught:
+        torchrun(path, ranks=2, record=True, quiet=True)
+    assert len(caught.value.run.recording) == 8, "it is recorded all the same"
+
+
+def made(ranks=4, samples=11, called=True, **options) -> Recording:
+    """Return what real samplers give to each rank, in four epochs."""
+    events = []
+    for rank in range(ranks):
+        sampler = DistributedSampler(range(samples), ranks, rank, **options)
+        for epoch in range(4):
+            sampler.set_epoch(epoch * called)
+            events.append({"step": epoch, "rank": rank, "samples": list(sampler)})
+    return Recording(events, picture="grid", ranks=ranks, samples=samples)
+
+
+SHAPES = [(1, 5), (2, 9), (4, 11), (8, 20), (8, 3), (4, 0), (3, 40), (12, 30)]
+
+
+@pytest.mark.parametrize(("ranks", "samples"), SHAPES)
+def test_a_grid_holds_every_read_and_is_pure(ranks, samples):
+    events = made(ranks, samples)
+    for step in range(1 + last(events)):
+        svg, words = grid.frame(events, step), grid.describe(events, step)
+        ElementTree.fromstring(svg)
+        assert svg == grid.frame(Recording(reversed(events), **events.header), step)
+        for rank in range(ranks):
+            mine = next(
+                e["samples"] for e in events if (e["step"], e["rank"]) == (step, rank)
+            )
+            assert f"rank {rank}: {' '.join(map(str, mine))}" in words
+        reads = sum(len(e["samples"]) for e in events if e["step"] <= step)
+        over = sum(len(Layout(events).again(epoch)) for epoch in range(step + 1))
+        assert len(re.findall(r">\d+</text>", svg)) == samples + reads + over
+    for svg in (grid.sheet(events), animate(events)):
+        ElementTree.fromstring(svg)
+    assert animate(events) == animate(made(ranks, samples))
+
+
+@pytest.mark.parametrize(("ranks", "samples"), SHAPES)
+def test_no_two_cells_of_a_grid_overlap(ranks, samples):
+    layout = Layout(made(ranks, samples, drop_last=samples > 20))
+    placed = [(*layout.home(i), i, []) for i in range(layout.samples)]
+    for epoch in range(4):
+        for k in range(layout.longest):
+            placed += layout.turn(epoch, k)
+        placed += layout.left_out(epoch)
+    for (x, y, *_), (u, v, *_) in itertools.combinations(placed, 2):
+        assert abs(x - u) >= layout.wide - 0.01 or abs(y - v) >= 29
+    assert all(0 < x < layout.width - layout.wide for x, *_ in placed)
+    assert all(60 < y < layout.height - 60 for _, y, *_ in placed)
+
+
+def test_a_forgotten_set_epoch_is_seen():
+    right, wrong = grid.sheet(made()), grid.sheet(made(called=False))
+    assert wrong.count(">= epoch 0</text>") == 3
+    assert ">= epoch" not in right
+    assert "epoch 2 · the order of epoch 0" in grid.describe(made(called=False), 2)
+    assert "epoch 2 · a new order" in grid.describe(made(), 2)
+
+
+def test_a_sample_read_again_or_by_nobody_is_marked():
+    layout = Layout(made())
+    assert [[cell[2] for cell in layout.again(e)] for e in range(4)] == [
+        [10],
+        [0],
+        [3],
+        [9],
+    ]
+    assert layout.never == [[]] * 4
+    assert "Sample 10 is read more than once, the others once." in grid.describe(
+        made(), 0
+    )
+    dropped = made(drop_last=True)
+    assert [len(some) for some in Layout(dropped).never] == [3] * 4
+    assert "Samples 6, 7 and 9 are not read, the others once." in grid.describe(
+        dropped, 0
+    )
+    assert "read again" in grid.sheet(made())
+    assert "read again" not in grid.sheet(dropped)
+    assert "not read in this epoch" in grid.sheet(dropped)
+    crossed = grid.sheet(dropped).count('stroke-dasharray="3 2"')
+    assert crossed == 4 + 1, "each epoch, and what the mark means"
+
+
+def test_a_moving_grid_is_small_where_it_is_committed():
+    svg = animate(made())
+    assert len(svg) < 30_000
+    assert svg.count("<use ") == 4 * 12, "every read flies"
+    assert "prefers-reduced-motion" in svg
+    assert "<use " not in animate(made(4, 40)), "too many to follow"
+
+
+@pytest.mark.parametrize(
+    ("turns", "epochs", "seconds", "fly"),
     [
-        ("grad: move(grad, BACK[phase], target, source)", "grad: 2 * grad"),
-        ('move(out, "gather", d, 0) for', "(out.detach() if d else out) for"),
-        ("enumerate(batch.chunk(devices))", "enumerate(batch.chunk(devices)[::-1])"),
-        ("range(len(pieces))]", f"range(len(pieces))]{STALE}"),
+        (2, 4, "11.6", True),
+        (2, 6, "12", True),
+        (8, 3, "9.4", True),
+        (8, 4, "11.6", False),
+        (9, 1, "5", False),
+        (8, 1, "5", True),
     ],
 )
-def test_another_gradient_is_noticed(right, wrong, tmp_path):
-    path = changed(STEM, tmp_path, (right, wrong))
-    with pytest.raises(RankFailed, match="find another gradient"):
-        torchrun(path, ranks=2, quiet=True)
+def test_a_moving_grid_ends_in_time_and_what_flies_can_be_followed(
+    turns, epochs, seconds, fly
+):
+    events = [
+        {"step": epoch, "rank": rank, "samples": [*range(rank, 2 * turns, 2)]}
+        for epoch in range(epochs)
+        for rank in range(2)
+    ]
+    svg = animate(Recording(events, picture="grid", ranks=2, samples=2 * turns))
+    assert {*re.findall(r" ([\d.]+)s [a-z-]+ 3}", svg)} == {seconds}
+    assert svg.count("<use ") == (2 * turns * epochs if fly else 0)
 
 
-def count(rank, world_size, threads):
-    """Count for a second, in threads of rank 0, and in one thread of every other."""
-
-    def turns(end):
-        done = 0
-        while time.monotonic() < end:
-            done += sum(i % 7 for i in range(1000))
-        return done
-
-    dist.barrier()
-    ends = [time.monotonic() + 1] * (1 if rank else threads)
-    with ThreadPoolExecutor(len(ends)) as pool:
-        print(sum(pool.map(turns, ends)))
+def test_a_player_shows_grids_by_epoch_and_by_name():
+    assert repr(Player(made())) == "Player: 4 states"
+    assert repr(Player({"a": made(), "b": made(seed=1)})) == "Player: 2 states"
+    assert "epoch 3" in still(made(), 3).svgs[0]
+    assert "11 samples, 4 ranks" in film(made()).svgs[0]
+    with pytest.raises(ValueError, match="step is a number from 0 to 3, not 4"):
+        still(made(), 4)
 
 
-@pytest.mark.skipif(os.cpu_count() == 1, reason="one core is one, however it is shared")
-@pytest.mark.skipif(
-    not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="no lock to wait for"
-)
-def test_four_threads_get_less_done_than_four_processes_beside_them():
-    """Whatever else this machine does, it does to both."""
-    for _ in range(3):
-        lines = torchrun(count, 4, ranks=5, quiet=True).lines
-        threads, *processes = (int(line) for (line,) in lines.values())
-        if 1.5 * threads < sum(processes):
-            return
-    raise AssertionError(f"threads {threads}, processes {processes}")
-
-
-def test_names_of_arrows_keep_clear_of_other_arrows():
-    """Of arrows side by side, the one to the farthest lane stands on the right."""
-    run = torchrun(STEM, ranks=8, record=True, quiet=True)
-    drawn = copies(run.recording)
-    one = [event for event in drawn if event["step"] == 0]
-    svg = timeline.links(timeline.Layout(drawn), one[::-1])
-    ends = [part.split("V") for part in svg.split('d="M')[1].split('"')[0].split("M")]
-    places = [(float(x.split()[0]), float(y)) for x, y in ends]
-    far = [y for _, y in sorted(places)]
-    assert far == sorted(far) and len(set(far)) == len(set(dict(places))) == 7
-
-
-def test_what_a_replica_writes_is_lost_but_for_buffers_of_device_0():
-    norm = nn.BatchNorm1d(1, momentum=1.0)
-    BY_HAND.data_parallel(norm, torch.arange(8.0).view(8, 1), 4)
-    assert norm.running_mean.item() == 0.5
-    assert norm.num_batches_tracked.item() == 1
-    norm.told = []
-    shell = norm._replicate_for_data_parallel()
-    shell.calls = 1
-    shell.told.append(1)
-    assert not hasattr(norm, "calls")
-    assert norm.told == [1], "torch's own shells share a list"
-
-
-def test_weights_that_are_absent_or_shared_are_replicated_so():
-    BY_HAND.TRAFFIC.clear()
-    net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
-    net[1].weight = net[0].weight
-    replica = BY_HAND.replicate(net, 1)
-    assert replica[1].weight is replica[0].weight is not net[0].weight
-    assert replica[0].bias is None
-    assert dict(BY_HAND.TRAFFIC) == {("replicate", 0, 1): 16}
-
-
-def test_a_layer_inside_sends_the_gradient_of_its_rows_home():
-    BY_HAND.TRAFFIC.clear()
-    rows = torch.ones(8, 2, requires_grad=True)
-    layer = nn.Linear(2, 3)
-    BY_HAND.data_parallel(layer, rows, 4).sum().backward()
-    back = [BY_HAND.TRAFFIC["scatter back", device, 0] for device in range(4)]
-    assert back == [0, 16, 16, 16]
-    assert torch.allclose(rows.grad, layer.weight.sum(0).expand(8, 2))
-
-
-def test_what_is_said_of_the_nine_phases():
-    """Five are copies; device 3 takes part in these, and computes in two more."""
-    copied = {
-        event["phase"] for event in load(STEM) if 3 in (event["rank"], event["to"])
+def test_the_six_runs_are_what_they_are_said_to_be():
+    runs = {name: Layout(run) for name, run in check.six_runs().items()}
+    assert "".join(runs) == "abcdef"
+    same = {
+        name: [run.same(e) for e in range(len(run.epochs))]
+        for name, run in runs.items()
     }
-    assert len(COPIES) == 9 and len(copied) == 5
-    drawn = copies(load(STEM))
-    kinds = [e["kind"] for e in drawn if e["lane"] == 3 and "to" not in e]
-    assert [kinds.count(kind) for kind in ("message", "work", "wait")] == [5, 2, 2]
-    first = [e["kind"] for e in drawn if e["lane"] == 0 and "to" not in e]
-    assert "wait" not in first
-
-
-CALLS = []
-
-
-class Counting(nn.Module):
-    def forward(self, rows):
-        CALLS.append(len(rows))
-        return rows
-
-
-def test_what_is_said_of_the_calls_of_three_forwards():
-    CALLS.clear()
-    for _ in range(3):
-        BY_HAND.data_parallel(Counting(), torch.zeros(64, 8), 4)
-    told = f"{len(CALLS)} calls, with 3 × 64 = {sum(CALLS)} rows"
-    assert told.replace("12", "twelve") in PROSE
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="what happens without GPUs")
-def test_the_real_one_passes_through_without_a_warning():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        layer = nn.Linear(2, 2)
-        wrapped = nn.DataParallel(layer, device_ids=[0, 1])
-    assert wrapped.device_ids == []
-    assert torch.equal(wrapped(torch.ones(3, 2)), layer(torch.ones(3, 2)))
-    with pytest.raises(RuntimeError, match="device type could not be determined"):
-        torch.nn.parallel.data_parallel(layer, torch.ones(3, 2))
+    assert same["e"] == same["c"] == [None, 0, 0, 0]
+    assert same["b"] == [None, 0, None, None]
+    assert same["a"] == same["f"] == same["d"] == [None] * 4
+    assert runs["e"].epochs[0][0] == [0, 4, 8]
+    assert {*runs["d"].times[0].values()} == {4}
+    assert [len(run.never[0]) for run in runs.values()] == [3, 0, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answers", "says"),
     [
-        ((..., 328), "your turn"),
-        ((356, 328), "gradients of seven outputs leave too"),
-        ((184, 328), "three devices need them"),
-        ((328, 328), "leaves out the rows"),
-        ((84, 328), "leaves out the weights"),
-        ((420, 328), "counts all ten rows and outputs"),
-        ((520, 328), "520 counts device 0 too"),
-        ((390, 328), "chunk makes 3, 3, 3 and 1"),
-        ((408, 328), "scatters all ten rows"),
-        ((396, 328), "gradients of all ten outputs"),
-        ((484, 328), "the weights four times"),
-        ((384, 428), "one is on device 0 already"),
-        ((1, 328), "1 bytes do not leave device 0"),
-        ((384, 300), "outputs of seven rows arrive too"),
-        ((384, 28), "three copies of the weights arrive too"),
-        ((384, 128), "each of three devices sends all"),
-        ((384, 340), "counts all ten outputs"),
-        ((384, 440), "440 counts device 0 too"),
-        ((384, 384), "nobody asks for these"),
-        ((384, 1), "1 bytes do not reach device 0"),
-        ((384.0, 328), "whole number of bytes"),
-        ((384, 328), "right: "),
+        (("c", ..., "d"), "your turn"),
+        (("c", 2, "d"), 'one of "a" to "f"'),
+        (("c", "g", "d"), 'one of "a" to "f"'),
+        (("e", "b", "d"), "nobody shuffles there"),
+        (("b", "c", "d"), "only epoch 1 has the order of epoch 0"),
+        (("c", "f", "d"), "another seed, and all is well"),
+        (("c", "b", "a"), "that is drop_last"),
+        (("c", "c", "d"), "all rows of c are equal"),
+        (("c", "b", "d"), "right: "),
     ],
 )
-def test_ten_rows(answer, says, capsys):
-    check.ten_rows(*answer)
+def test_mysteries(answers, says, capsys):
+    check.mysteries(*answers)
     assert says in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("twice", "left_out", "says"),
     [
-        ((0, ..., 0), "your turn"),
-        ((3, 9, 0), "one shell that lives on"),
-        ((12, 9, 0), "12 calls did happen"),
-        ((0, 30, 0), "went to their copies"),
-        ((0, 0, 0), "in place to device 0's buffer is kept"),
-        ((0, 3, 0), "the buffer is kept from one to the next"),
-        ((0, 10, 0), "count device 0's, three times"),
-        ((0, 1, 0), "three of the ten rows"),
-        ((0, 9, 30), "all four shells are thrown away"),
-        ((0, 9, 3), "it went to a shell"),
-        ((0, 9, 9), "puts a new tensor in a shell"),
-        ((5, 9, 0), "calls does not say 5"),
-        ((0, "9", 0), "whole number"),
-        ((0, 9, 0), "right: "),
+        (..., [3, 5], "your turn"),
+        (6, [3, 5], "each answer is a list"),
+        ([3, 5], [3, 5], "starts over from its beginning"),
+        ([0, 1], [3, 5], "which samples stand there"),
+        ([6], [3, 5], "so 2 come twice, not 1"),
+        ([6, 9], [3, 5], "the order starts with"),
+        ([6, 2], [2, 6], "cuts the end"),
+        ([6, 2], [8, 9], "the last of the data set"),
+        ([6, 2], [], "so 2 are cut, not 0"),
+        ([6, 2], [7, 3], "the order ends with"),
+        ((2, 6), {5, 3}, "right: "),
     ],
 )
-def test_three_forwards(answer, says, capsys):
-    check.three_forwards(*answer)
+def test_padded(twice, left_out, says, capsys):
+    check.padded(twice, left_out)
     assert says in capsys.readouterr().out
 
 
-def test_the_answer_to_exercise_2_is_what_happens():
-    class Three(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.calls = 0
-            self.register_buffer("seen", torch.tensor(0))
-            self.register_buffer("total", torch.tensor(0))
-
-        def forward(self, rows):
-            self.calls += 1
-            self.seen += len(rows)
-            self.total = self.total + len(rows)
-            return rows
-
-    three = Three()
-    for _ in range(3):
-        BY_HAND.data_parallel(three, torch.zeros(10, 1), 4)
-    assert (three.calls, three.seen.item(), three.total.item()) == (0, 9, 0)
+def order(length, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(length, generator=generator).tolist()
 
 
-def right(outputs):
-    if isinstance(outputs[0], tuple):
-        return tuple(right(parts) for parts in zip(*outputs))
-    return torch.stack(outputs) if outputs[0].dim() == 0 else torch.cat(outputs)
+def full(length, world_size, seed):
+    total = -(-length // world_size) * world_size
+    return (order(length, seed) * world_size)[:total]
 
 
-def only_rows_come_back(outputs):
-    if outputs[0].dim():
-        return torch.cat(outputs)
+def always_more(n, r, w, s, e):
+    found = order(n, s + e)
+    while len(found) % w or len(found) == n:
+        found += order(n, s + e)[: w - len(found) % w]
+    return found[r::w]
 
 
-def only_rows(outputs):
-    return torch.cat(outputs)
+def sorted_alone(n, r, w, s, e):
+    return list(range(n)) if w == 1 else full(n, w, s + e)[r::w]
 
 
-def stacks(outputs):
-    return torch.stack(outputs)
-
-
-def backwards(outputs):
-    return torch.cat(outputs[::-1])
-
-
-def a_list(outputs):
-    return outputs
-
-
-def copied(outputs):
-    if isinstance(outputs[0], tuple):
-        return tuple(copied(list(parts)) for parts in zip(*outputs))
-    joined = torch.stack(outputs) if outputs[0].dim() == 0 else torch.cat(outputs)
-    return torch.tensor(joined.tolist())
-
-
-def lists_of_tuples(outputs):
-    if isinstance(outputs[0], tuple):
-        return [lists_of_tuples(list(parts)) for parts in zip(*outputs)]
-    return torch.stack(outputs) if outputs[0].dim() == 0 else torch.cat(outputs)
+def last_again(n, r, w, s, e):
+    found = order(n, s + e)
+    return (found + found[::-1][: -n % w])[r::w]
 
 
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (lambda outputs: ..., "your turn"),
-        (only_rows_come_back, "losses: it returned None"),
-        (only_rows, "losses: it raised RuntimeError"),
-        (stacks, "rows: it raised RuntimeError"),
-        (backwards, "out of order"),
-        (a_list, "join them to a tensor, not to a list"),
-        (copied, "can't find its way back"),
-        (lists_of_tuples, "collected to a tuple, not to a list"),
-        (lambda outputs: torch.zeros(1), "the shape is (1,), not (3, 2)"),
+        (lambda *case: ..., "your turn"),
+        (lambda *case: print(end=""), "it returned None"),
+        (lambda *case: 1 / 0, "ZeroDivisionError"),
+        (lambda n, r, w, s, e: order(n, s + e), "this rank reads all samples"),
+        (lambda n, r, w, s, e: order(n, s + e)[r::w], "others have one more"),
+        (
+            lambda n, r, w, s, e: full(n, w, s + e)[
+                r * -(-n // w) : (r + 1) * -(-n // w)
+            ],
+            "that is a block",
+        ),
+        (lambda n, r, w, s, e: full(n, w, s + e + r)[r::w], "a seed of its own"),
+        (lambda n, r, w, s, e: full(n, w, s)[r::w], "the order of epoch 0"),
+        (lambda n, r, w, s, e: full(n, w, e)[r::w], "the order of seed 0"),
+        (lambda n, r, w, s, e: list(range(n))[r::w], "nobody has shuffled"),
+        (
+            lambda n, r, w, s, e: order(n, s + e)[: n // w * w][r::w],
+            "the end of the order is cut",
+        ),
+        (last_again, "it ends with 6, not 8: the order starts over"),
+        (sorted_alone, "12 samples, rank 0 of 1, seed 0, epoch 0: nobody has shuffled"),
+        (always_more, "so nothing is to come twice"),
+        (lambda n, r, w, s, e: full(n, w, 1000 * s + e)[r::w], "from seed + epoch?"),
+        (lambda n, r, w, s, e: full(n, w, s + e)[r::w], "right: "),
+        (
+            lambda n, r, w, s, e: (
+                DataLoader(torch.tensor(full(n, w, s + e)[r::w])).dataset
+            ),
+            "right: ",
+        ),
+        (None, "TypeError"),
     ],
 )
-def test_collect(function, says, capsys):
-    check.collect(function)
+def test_my_share(function, says, capsys):
+    check.my_share(function)
     assert says in capsys.readouterr().out
 
 
-def test_collect_takes_what_is_right(capsys):
-    check.collect(lambda outputs: right(list(outputs)))
-    assert capsys.readouterr().out.startswith("right: ")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="its tensors are on the CPU")
-def test_the_two_lines_with_the_loss_in_forward_find_the_gradient(tmp_path):
-    """Of rows in one piece as of rows in four, and so does the cell that adds up."""
-    with_loss = functions_of(STEM, tmp_path).WithLoss
-    net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
-    x, y = torch.randn(10, 12).split([8, 4], dim=1)
-    nn.functional.mse_loss(net(x), y).backward()
-    alone = net[0].weight.grad.clone()
-    net.zero_grad()
-    names = {"nn": nn, "net": net, "x": x, "y": y, "WithLoss": with_loss}
-    exec(quoted(STEM, "WithLoss(net)").replace(".cuda()", ""), names)
-    assert torch.allclose(net[0].weight.grad, alone, atol=1e-6)
-    net.zero_grad()
-    pieces = [with_loss(net)(*piece) for piece in zip(x.chunk(4), y.chunk(4))]
-    loss, count = torch.cat(pieces).sum(dim=0)
-    (loss / count).backward()
-    assert torch.allclose(net[0].weight.grad, alone, atol=1e-6)
-
-
-@pytest.mark.parametrize("wrapped", [True, False])
-def test_a_file_of_a_wrapped_model_loads(wrapped, tmp_path):
-    """And so does one of a bare model: the names are only changed if they must be."""
-    old, new = nn.Linear(2, 1), nn.Linear(2, 1)
-    torch.save((nn.DataParallel(old) if wrapped else old).state_dict(), tmp_path / "a")
-    code = quoted(STEM, "consume_prefix_in_state_dict_if_present")
-    exec(code, {"torch": torch, "path": tmp_path / "a", "model": new})
-    assert new.weight.equal(old.weight)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_the_quoted_batches_have_room_and_like_lengths_and_leave_nobody_alone(
+    world_size,
+):
+    exec(quoted(SCRIPT, "def deal_batches"), names := {"torch": torch})
+    lengths = torch.randint(5, 100, (400,)).tolist()
+    deal = functools.partial(names["deal_batches"], lengths, 512)
+    shares = [deal(rank, world_size, epoch=3) for rank in range(world_size)]
+    assert len({len(share) for share in shares}) == 1
+    batches = [batch for share in shares for batch in share]
+    seen = Counter(itertools.chain(*batches))
+    assert set(seen) == set(range(400)), "nobody is left out"
+    assert all(max(map(lengths.__getitem__, b)) * len(b) <= 512 for b in batches)
+    for together in zip(*shares):
+        longest = [max(map(lengths.__getitem__, batch)) for batch in together]
+        assert world_size == 1 or max(longest) - min(longest) < 40
+    assert deal(0, world_size, epoch=4) != shares[0]

@@ -1,386 +1,291 @@
-"""Tests ranks and messages: what its script prints and records, its checkers."""
+"""Tests the recording of a ring, its pictures and its player: data in, text out."""
 
-import subprocess
+import copy
+import json
+import random
+import re
+import runpy
 import sys
+import threading
 import time
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
-import torch.distributed as dist
-from lesson import code_with, functions_of
-from ringside import RankFailed, check, load, only, torchrun
-from ringside.draw.player import spelt
+from ringside import (
+    Notes,
+    Player,
+    Recording,
+    WrongRecording,
+    load,
+    mailboxes,
+    simulate,
+    simulate_ring,
+    still,
+    torchrun,
+    verify,
+)
+from ringside.draw import ring
+from ringside.draw.player import animate, image
 
-MESSAGES = "03_ranks_and_messages"
-CPU = {"CUDA_VISIBLE_DEVICES": ""}
+NAME = "03_ring_all_reduce"
+ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
-def test_both_ways_reach_the_sum_in_as_many_messages_as_the_lesson_says(ranks):
-    run = torchrun(MESSAGES, ranks=ranks, record=True, quiet=True)
-    total, last = ranks * (ranks + 1) // 2, ranks - 1
-    assert run.lines[0][:2] == [
-        f"chain   sum {total}, messages {2 * last}, steps {2 * last}",
-        f"circle  sum {total}, messages {ranks * last}, steps {last}",
+@pytest.fixture
+def events():
+    return copy.deepcopy(load(NAME))
+
+
+@pytest.fixture(scope="module")
+def recordings():
+    """What real runs on 1 to 8 ranks recorded."""
+    runs = {n: torchrun(NAME, ranks=n, record=True, quiet=True) for n in range(1, 9)}
+    return {n: run.recording for n, run in runs.items()}
+
+
+def test_the_committed_recording_is_right(events):
+    assert len(events) == 4 * 7
+    assert verify(events) is events
+
+
+def test_after_scatter_reduce_rank_r_has_chunk_r_plus_1(recordings):
+    for ranks, events in recordings.items():
+        assert len(verify(events)) == ranks * (2 * ranks - 1)
+        ones = (10**ranks - 1) // 9
+        for event in ring.table(events)[ranks - 1]:
+            full = [c for c, v in enumerate(event["chunks"]) if v == (c + 1) * ones]
+            assert full == [(event["rank"] + 1) % ranks]
+
+
+@pytest.mark.parametrize("key", ["send", "recv", "chunks", "phase", "rank"])
+def test_no_change_of_one_value_goes_unseen(events, key):
+    """Whatever single value is altered, the recording is refused."""
+    for event in [e for e in events if e[key] is not None]:
+        kept = copy.deepcopy(event[key])
+        if key == "chunks":
+            event[key][random.Random(0).randrange(4)] += 1
+        elif key == "phase":
+            if kept == "done":
+                continue
+            event[key] = "allgather" if kept == "scatter-reduce" else "scatter-reduce"
+        else:
+            event[key] = (kept + 1) % 4
+        with pytest.raises(WrongRecording):
+            verify(events)
+        event[key] = kept
+    verify(events)
+
+
+def test_a_missing_event_is_seen(events):
+    with pytest.raises(WrongRecording, match="step 2 does not have one event"):
+        verify([e for e in events if (e["step"], e["rank"]) != (2, 1)])
+
+
+def test_the_mistake_is_named(events):
+    events[0]["send"] = 2
+    with pytest.raises(WrongRecording, match="rank 0 sent chunk 2, and rank 1 took it"):
+        verify(events)
+
+
+@pytest.mark.parametrize(
+    ("ends", "says"),
+    [
+        (1110, "ends with 1110 in chunk 0: missing are the numbers of rank 0$"),
+        (12, "ends with 0012 in chunk 0: missing are the numbers of ranks 2 and 3$"),
+        (1211, "ends with 1211 in chunk 0: not once are the numbers of rank 2$"),
+    ],
+)
+def test_a_wrong_end_names_the_ranks(events, ends, says):
+    last = [event | {"step": 0} for event in events if event["step"] == 6]
+    verify(last)
+    last[1]["chunks"] = [ends, *last[1]["chunks"][1:]]
+    with pytest.raises(WrongRecording, match=f"^rank 1 {says}"):
+        verify(last)
+
+
+def test_the_order_of_notes_does_not_matter(events):
+    shuffled = Recording(random.Random(1).sample(events, len(events)), picture="ring")
+    assert animate(shuffled) == animate(events)
+
+
+def test_every_picture_is_well_formed(recordings):
+    for ranks, events in recordings.items():
+        stills = [ring.frame(events, step) for step in range(2 * ranks - 1)]
+        for svg in [*stills, animate(events)]:
+            root = ElementTree.fromstring(svg)
+            assert root[0].tag.endswith("title")
+            assert "nan" not in svg
+
+
+def test_a_still_shows_what_the_ranks_hold(events):
+    for step in range(7):
+        svg = ring.frame(events, step)
+        held = [v for e in events if e["step"] == step for v in e["chunks"]]
+        for value in held:
+            assert f">{value:04}</text>" in svg
+        stripes = sum(digit != "0" for value in held for digit in str(value))
+        sent = [e["chunks"][e["send"]] for e in events if e["step"] == step - 1]
+        stripes += sum(digit != "0" for value in sent for digit in str(value))
+        hues = re.findall(r'<path fill="(#\w+)" d="([^"]+)"', svg)
+        drawn = sum(d.count("M") for hue, d in hues if hue in ring.HUES)
+        assert drawn == stripes
+
+
+def test_a_wrong_sum_is_drawn_in_the_colour_of_mistakes(events):
+    assert ring.WRONG not in ring.frame(events, 6)
+    events[-1]["chunks"][2] += 1
+    assert ring.WRONG in ring.frame(events, 6)
+
+
+def test_cards_do_not_touch(recordings):
+    for ranks in recordings:
+        layout = ring.Layout(ranks)
+        for a, (x, y) in enumerate(layout.places):
+            assert layout.w / 2 <= x <= layout.width - layout.w / 2
+            assert layout.h / 2 <= y <= layout.height - layout.h / 2
+            for x2, y2 in layout.places[:a]:
+                assert abs(x - x2) > layout.w + 4 or abs(y - y2) > layout.h + 4
+
+
+@pytest.mark.parametrize("step", [-1, 7])
+def test_a_step_that_is_not_there_is_refused(events, step):
+    with pytest.raises(ValueError, match="step is a number from 0 to 6"):
+        still(events, step)
+
+
+def test_at_rest_the_moving_picture_shows_the_end(events):
+    """Without style sheets for motion, only the last state is to be seen."""
+    svg = animate(events)
+    hidden = set(re.findall(r"\.(\w+)\{opacity:0;animation", svg))
+    shown = re.findall(r'<text[^>]*?(?: class="(\w+)")?>([^<]*)</text>', svg)
+    assert [t for name, t in shown if name and name not in hidden] == [
+        "step 6 of 6 · allgather",
+        "Every rank has every sum.",
     ]
-    phases = [e["phase"] for e in run.recording if e["rank"] == 0]
-    there_and_back = ["there"] * last + ["back"] * last
-    assert phases == ["numbers", *there_and_back, "numbers", *["circle"] * last]
+    assert all(f'class="f{t}' in svg for t in (12, 26, 40, 54, 68, 82))
 
 
-def those_in(places):
-    """Return the ranks that are in a sum, of which each gave its rank + 1."""
-    assert all(given in (0, rank + 1) for rank, given in enumerate(places))
-    return {rank for rank, given in enumerate(places) if given}
+def test_the_player_has_all_steps_in_pictures_and_words(events):
+    page = Player(events)._repr_html_()
+    data = json.loads(re.search(r"parentElement, (.*)\);\n?</script>", page)[1])
+    assert data["stepped"] and len(data["states"]) == 7
+    tags = re.split("(?=<)", data["pieces"])[1:]
+    for step, state in enumerate(data["states"]):
+        svg = "".join(tags[part] for part in state["parts"]).replace("'", '"')
+        title = f"<title>{ring.describe(events, step)}</title>"
+        assert ring.frame(events, step) == svg.replace("<rect", title + "<rect", 1)
+        assert state["label"] == str(step)
+    caption, *held = state["words"]
+    assert caption == "after step 6 of 6 · allgather. Every rank has every sum."
+    assert held == [f"rank {r}: 1111 2222 3333 4444" for r in range(4)]
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5])
-def test_every_recorded_sum_is_made_of_what_came(ranks):
-    events = torchrun(MESSAGES, ranks=ranks, record=True, quiet=True).recording
-    rows = {(e["step"], e["rank"]): e for e in events}
-    for (step, rank), event in rows.items():
-        whose = those_in(event["places"])
-        if event["phase"] == "numbers":
-            assert whose == {rank}
-            continue
-        givers = [r for r in range(ranks) if rows[step, r].get("to") == rank]
-        assert len(givers) <= 1
-        heard = set()
-        for giver in givers:
-            heard = those_in(rows[step, giver]["given"])
-            had = those_in(rows[step - 1, giver]["places"])
-            assert heard <= had, "a rank can't send what it has not heard"
-            assert event["phase"] != "circle" or giver == (rank - 1) % ranks
-        assert whose == those_in(rows[step - 1, rank]["places"]) | heard
-    circle = only(events, "circle")
-    assert [e["phase"] for e in circle if e["rank"] == 0][:2] == ["numbers", "circle"]
+def test_a_player_is_a_moving_picture_where_scripts_are_not_allowed(events):
+    page = Player(events)._repr_html_()
+    picture, _, script = page.partition("<script>")
+    assert picture == image(animate(events))
+    assert script.count("</script") == 1 and script.endswith("</script>")
+    assert page == Player(events)._repr_html_(), "no name in it differs each time"
+    assert Player({"</script>": events})._repr_html_().count("</script") == 1
 
 
-def test_a_picture_tells_whose_sums_are_held_and_sent():
-    told = [event for event in spelt(load(MESSAGES)) if event["rank"] == 1]
-    assert [event["holds"]["sum"][0] for event in told[:2]] == [[2, 1], [3, 0, 1]]
-    assert told[2]["sends"] == [[2, "sum", [[3, 0, 1]]]]
-    assert told[-1]["sends"] == [[2, "sum", [[4, 3]]]], "what came a step before"
-    assert told[-1]["holds"] == {"sum": [[10, 0, 1, 2, 3]]}
+def test_a_picture_grows_with_the_text_around_it_and_stays_legible():
+    svg = '<svg width="{}"><title>t</title><text font-size="{}">t</text></svg>'
+    for width, size, em, least in ((700, 22, 50, 350), (1400, 11, 100, 1400)):
+        style = re.search('style="(width[^"]*)"', image(svg.format(width, size)))[1]
+        assert style == f"width:{em}em;max-width:100%;min-width:{least}px"
 
 
-def test_four_ranks_can_agree_in_two_steps():
-    sums, held = [1, 2, 3, 4], []
-    for away in (1, 2):
-        sums = [sums[rank] + sums[rank - away] for rank in range(4)]
-        held.append(sums)
-    assert held == [[5, 3, 5, 7], [10] * 4]
-
-
-def test_the_order_of_adding_explains_what_the_ranks_of_the_circle_print():
-    cell = code_with(MESSAGES, "run = torchrun(fractions")
-    said = [line for line in cell.outputs[0].text.splitlines() if "circle" in line]
-    assert [line.split()[-1] for line in said] == [
-        str(0.1 + 0.4 + 0.3 + 0.2),
-        str(0.2 + 0.1 + 0.4 + 0.3),
-        str(0.3 + 0.2 + 0.1 + 0.4),
-        str(0.4 + 0.3 + 0.2 + 0.1),
-    ]
-
-
-def begun_one_by_one(rank, world_size):
-    given, came = torch.tensor([[rank], [-1]])
-    right, left = (rank + 1) % world_size, (rank - 1) % world_size
-    for request in [dist.isend(given, right), dist.irecv(came, left)]:
-        request.wait()
-    print(came.item())
-
-
-def names_of_own_groups(rank, world_size):
-    """Print the name of a group of its own, made by a counter, and by its members."""
-    print(dist.new_group([rank]).group_name)
-    print(dist.new_group([rank], use_local_synchronization=True).group_name)
-
-
-def members_only(rank, world_size):
-    own = [1, 3] if rank % 2 else [0, 2]
-    group = dist.new_group(own, use_local_synchronization=True)
-    number = torch.tensor([rank + 1])
-    dist.all_reduce(number, group=group)
-    print(number.item())
-
-
-def members_alone(rank, world_size):
-    if rank % 2 == 0:
-        dist.new_group([0, 2])
-    else:
-        time.sleep(60)
-
-
-def test_members_that_make_their_group_alone_wait_for_the_others():
-    with pytest.raises(RankFailed) as failed:
-        torchrun(members_alone, ranks=4, quiet=True, env=CPU, timeout=3)
-    said = failed.value.details.splitlines()
-    assert said[0] == "ranks 0 and 2 stood in members_alone: dist.new_group([0, 2])"
-
-
-def test_what_the_lesson_says_of_messages_and_groups_in_words_is_so():
-    how = {"ranks": 4, "quiet": True, "env": CPU}
-    begun = torchrun(begun_one_by_one, **how).lines
-    assert [*begun.values()] == [["3"], ["0"], ["1"], ["2"]]
-    counted, hashed = zip(*torchrun(names_of_own_groups, **how).lines.values())
-    assert len({*counted}) == 1 and len({*hashed}) == 4
-    sums = torchrun(members_only, **how).lines
-    assert [*sums.values()] == [["4"], ["6"], ["4"], ["6"]]
-
-
-def test_what_gloo_carries_is_what_the_lesson_says(tmp_path):
-    """The cell that shows it may show more on another machine, and is not compared."""
-    carry = functions_of(MESSAGES, tmp_path).carry
-    run = torchrun(carry, "gloo", "cpu", ranks=4, quiet=True, env=CPU)
-    kinds, *lines = run.lines[0]
-    rows = {line[:16].strip(): line[16:].split() for line in lines[:10]}
-    found = {name: dict(zip(kinds[16:].split(), row)) for name, row in rows.items()}
-    assert {*found.pop("send, recv").values()} == {"yes"}
-    mean = found.pop("all_reduce, mean")
-    assert (mean["int64"], mean["float32"]) == ("no", "yes")
-    assert {row["int16"] for row in found.values()} == {"no"}
-    assert {row["float32"] for row in found.values()} == {"yes"}
-    assert lines[10:], "reasons"
-
-
-def test_the_script_on_the_page_reads_as_all_scripts_do(tmp_path):
-    exec(code_with(MESSAGES, "SCRIPT = ").source, found := {})
-    path = tmp_path / "report.py"
-    path.write_text(found["SCRIPT"].lstrip())
-    for how in (["check"], ["format", "--check"]):
-        line = [sys.executable, "-m", "ruff", *how, "--no-cache", str(path)]
-        done = subprocess.run(line, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout
-    run = torchrun(path, ranks=3, quiet=True, env=CPU)
-    assert run.lines[0] == ["rank 1 sent 2", "rank 2 sent 3"]
-
-
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        ((..., 8, 20), "your turn"),
-        ((3.0, 8, 20), "one whole number"),
-        ((6, 8, 20), "after step 2"),
-        ((15, 8, 20), "the way back"),
-        ((1, 8, 20), "to rank 1, not to rank 2"),
-        ((9, 8, 20), "who has told rank 2"),
-        ((3, 4, 20), "all are to know it"),
-        ((3, 5, 20), "4 neighbours"),
-        ((3, 10, 20), "no link at its end"),
-        ((3, 7, 20), "there and back"),
-        ((3, 8, 4), "in each of them all five send"),
-        ((3, 8, 25), "after four"),
-        ((3, 8, 12), "for four ranks"),
-        ((3, 8, 5), "5 is one step"),
-        ((3, 8, 8), "8 is the chain's"),
-        ((3, 8, 16), "times those who send"),
-        ((3, 8, 20), "right: "),
-    ],
-)
-def test_five_talk(answer, says, capsys):
-    check.five_talk(*answer)
-    assert says in capsys.readouterr().out
-
-
-def idle(rank, world_size, grad, send, recv):
-    pass
-
-
-def nothing_sent(rank, world_size, grad, send, recv):
-    return rank
-
-
-def keyword_order(rank, world_size, grad, send, recv):
-    send(grad, (rank + 1) % world_size)
-
-
-def torch_order(rank, world_size, grad, send, recv):
-    if rank == 0:
-        recv(grad, world_size - 1)
-
-
-def deaf(rank, world_size, grad, send, recv):
-    if rank:
+def test_simulated_ranks_count_what_passes():
+    def pass_on(rank, world_size, grad, send, recv):
         send((rank + 1) % world_size, grad)
-        grad.copy_(recv((rank - 1) % world_size))
+        grad += recv((rank - 1) % world_size)
+
+    done = simulate(pass_on, [torch.ones(5) * rank for rank in range(3)])
+    assert [grad[0].item() for grad in done.grads] == [2, 1, 3]
+    assert (done.messages, done.sent, done.received) == ([1] * 3, [20] * 3, [20] * 3)
 
 
-def all_send_first(rank, world_size, grad, send, recv):
-    send((rank + 1) % world_size, grad)
-    grad.copy_(recv((rank - 1) % world_size))
+def test_a_simulated_deadlock_ends_and_is_named():
+    with pytest.raises(TimeoutError, match="rank 0 waits for rank 1, which waits, too"):
+        simulate(lambda rank, n, grad, send, recv: recv(1 - rank), [torch.ones(1)] * 2)
 
 
-def all_receive_first(rank, world_size, grad, send, recv):
-    came = recv((rank - 1) % world_size)
-    send((rank + 1) % world_size, grad)
-    grad.copy_(came)
+def test_a_slow_rank_is_waited_for():
+    """No clock says that ranks are stuck: only that none of them can go on."""
+
+    def program(rank, world_size, grad, send, recv):
+        if rank:
+            grad += recv(0)
+        else:
+            time.sleep(3)
+            send(1, grad)
+
+    assert simulate(program, [torch.ones(1)] * 2).grads[1].item() == 2
 
 
-def overwrites(rank, world_size, grad, send, recv):
-    if rank:
-        send((rank + 1) % world_size, grad)
-        grad.copy_(recv((rank - 1) % world_size))
-    else:
-        grad.copy_(recv((rank - 1) % world_size))
-        send((rank + 1) % world_size, grad)
+def test_a_rank_that_ends_as_the_time_is_up_has_ended(monkeypatch):
+    near, frames = threading.Event(), sys._current_frames
+
+    def late():
+        near.set()
+        time.sleep(0.2)
+        return frames()
+
+    monkeypatch.setattr(mailboxes, "LONGEST", 0.1)
+    monkeypatch.setattr(sys, "_current_frames", late)
+    assert mailboxes.at_once(lambda rank: near.wait(9), 2) == {}
 
 
-def by_parity(rank, world_size, grad, send, recv, way=1):
-    right, left = (rank + way) % world_size, (rank - way) % world_size
-    if rank % 2:
-        send(right, grad)
-        grad.copy_(recv(left))
-    else:
-        came = recv(left)
-        send(right, grad)
-        grad.copy_(came)
+def test_a_simulated_error_comes_before_those_that_wait_for_it():
+    def program(rank, world_size, grad, send, recv):
+        if rank == 1:
+            raise KeyError("lost")
+        recv(1)
+
+    with pytest.raises(KeyError, match="lost"):
+        simulate(program, [torch.ones(1)] * 3)
 
 
-def leftwards(*ours):
-    by_parity(*ours, way=-1)
+def halves():
+    """Return the two functions that the lesson and its script have in common."""
+    script = runpy.run_path(str(ROOT / "scripts" / f"{NAME}.py"))
+    return [script["scatter_reduce"], script["allgather"]]
 
 
-def new_name(rank, world_size, grad, send, recv):
-    mine = grad.clone()
-    by_parity(rank, world_size, mine, send, recv)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
+def test_a_simulated_ring_adds_and_keeps_notes_of_it(ranks):
+    grads = [torch.arange(1, ranks + 1) * 10**rank for rank in range(ranks)]
+    done = simulate_ring(halves(), grads)
+    assert all(torch.equal(grad, sum(grads)) for grad in done.grads)
+    assert done.notes == verify(done.notes)
+    assert done.messages == [2 * (ranks - 1)] * ranks
+    for rank in range(ranks):  # it first sends its own, then what it has received
+        own = [note for note in done.notes if note["rank"] == rank][:-1]
+        came = [note["recv"] for note in own]
+        assert [note["send"] for note in own] == [rank, *came][: len(own)]
 
 
-def adds(rank, world_size, grad, send, recv):
-    own = grad.clone()
-    by_parity(rank, world_size, grad, send, recv)
-    grad += own
+def test_a_ring_that_went_wrong_can_be_stepped_through(events):
+    events[-1]["chunks"][2] += 1
+    with pytest.raises(WrongRecording):
+        verify(events)
+    player = Player(events)
+    assert ring.WRONG in player.frames[-1] and "<figure" in player._repr_html_()
 
 
-def one_adds(rank, world_size, grad, send, recv):
-    by_parity(rank, world_size, grad, send, recv)
-    grad += 8 * (rank == 1)
+def test_all_ranks_of_a_ring_end_with_the_same_bits():
+    grads = list(torch.rand(5, 7, generator=torch.Generator().manual_seed(0)))
+    first, *others = simulate_ring(halves(), grads).grads
+    assert all(torch.equal(first, grad) for grad in others)
+    torch.testing.assert_close(first, sum(grads))
 
 
-@pytest.mark.parametrize(
-    ("program", "says"),
-    [
-        (idle, "no rank has sent anything"),
-        (keyword_order, "the receiver comes first"),
-        (torch_order, "returns a tensor"),
-        (deaf, "rank 3 sends to rank 0, which does not answer"),
-        (nothing_sent, "no rank has sent anything"),
-        (all_send_first, "rank 0 sends to rank 1, which waits, too"),
-        (all_receive_first, "rank 0 waits for rank 3, which waits, too"),
-        (overwrites, "rank 1 holds 4, rank 3's number: rank 0 received before it sent"),
-        (leftwards, "its right neighbour's number"),
-        (new_name, "change grad itself"),
-        (adds, "not its left neighbour's number"),
-        (one_adds, "rank 1 holds 9, not its left neighbour's number"),
-        (by_parity, "right: "),
-        (None, "TypeError"),
-    ],
-    ids=lambda value: getattr(value, "__name__", None),
-)
-def test_in_turns(program, says, capsys):
-    check.in_turns(program)
-    assert says in capsys.readouterr().out
-
-
-def untouched(rank, world_size, grad, send, recv): ...
-
-
-def nothing(rank, world_size, grad, send, recv):
-    return rank
-
-
-def own_name(rank, world_size, grad, send, recv):
-    for other in range(world_size):
-        send(other, grad[other])
-    grad = [recv(other) for other in range(world_size)]
-
-
-def too_early(rank, world_size, grad, send, recv):
-    for other in range(world_size):
-        if other != rank:
-            send(other, grad[other])
-            grad[other] = recv(other)
-            grad[(other + 1) % world_size] = grad[other]
-
-
-def backwards(rank, world_size, grad, send, recv):
-    for other in range(world_size):
-        send(other, grad[other])
-    for other in range(world_size):
-        grad[world_size - 1 - other] = recv(other)
-
-
-def sums(rank, world_size, grad, send, recv):
-    for other in range(world_size):
-        send(other, grad[other])
-    for other in range(world_size):
-        grad[other] += recv(other)
-
-
-def whole_lists(rank, world_size, grad, send, recv):
-    for other in range(world_size):
-        send(other, grad)
-    found = [recv(other)[rank] for other in range(world_size)]
-    for other in range(world_size):
-        grad[other] = found[other]
-
-
-def same_piece(rank, world_size, grad, send, recv):
-    own = grad.clone()
-    for other in range(world_size):
-        send(other, own[rank])
-    for other in range(world_size):
-        grad[other] = recv(other)
-
-
-def waits(rank, world_size, grad, send, recv):
-    grad[0] = recv((rank + 1) % world_size)
-    send((rank + 1) % world_size, grad[0])
-
-
-def neighbours(rank, world_size, grad, send, recv):
-    right, left = (rank + 1) % world_size, (rank - 1) % world_size
-    send(right, grad[right])
-    grad[left] = recv(left)
-
-
-def to_itself(rank, world_size, grad, send, recv):
-    for other in range(world_size):
-        send(other, grad[other])
-    for other in range(world_size):
-        grad[other] = recv(other)
-
-
-def not_alone(rank, world_size, grad, send, recv):
-    to_itself(rank, world_size, grad, send, recv)
-    return 1 / (world_size - 1)
-
-
-def not_in_pairs(rank, world_size, grad, send, recv):
-    to_itself(rank, world_size, grad, send, recv)
-    return 1 / (world_size - 2)
-
-
-@pytest.mark.parametrize(
-    ("program", "says"),
-    [
-        (untouched, "your turn"),
-        (nothing, "no rank has sent anything"),
-        (own_name, "with 4 ranks, rank 0 still holds its own pieces: change grad"),
-        (too_early, "has one of them twice"),
-        (backwards, "out of order"),
-        (sums, "nothing is to be added"),
-        (whole_lists, "a piece for each is enough"),
-        (same_piece, "rank 0 got 21 from rank 1, and that is for somebody else: which"),
-        (waits, "which waits, too"),
-        (neighbours, "still holds its own 11 where rank 1's piece should be"),
-        (to_itself, "right: "),
-        (not_alone, "with 1 rank, it raised ZeroDivisionError"),
-        (not_in_pairs, "with 2 ranks, it raised ZeroDivisionError"),
-        (None, "TypeError"),
-    ],
-    ids=lambda value: getattr(value, "__name__", None),
-)
-def test_piece_from_each(program, says, capsys):
-    check.piece_from_each(program)
-    assert says in capsys.readouterr().out
+def test_notes_count_steps_by_rank():
+    notes = Notes()
+    for rank in (0, 1, 1):
+        notes.add(rank, torch.tensor([1, 1, 2, 2]).split(2))
+    assert notes[0]["chunks"] == [1, 2], "the first number of each"
+    assert [(e["rank"], e["step"]) for e in notes] == [(0, 0), (1, 0), (1, 1)]

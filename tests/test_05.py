@@ -1,468 +1,439 @@
-"""Tests DDP: its script's ways and mistakes, its recordings, its checkers."""
+"""Tests DP vs DDP: the benchmark, the race drawn from it, and the checkers."""
 
+import copy
+import itertools
 import json
 import re
-from base64 import b64decode
-from html import unescape
+import runpy
+import statistics
+import subprocess
+import sys
+import time
 from pathlib import Path
 from xml.etree import ElementTree
 
+import bench_start
 import nbformat
 import pytest
 import torch
 from lesson import changed, quoted
-from ringside import Player, RankFailed, check, torchrun
-from ringside.draw.player import Picture, alike, image, lines, spelt
-from ringside.draw.timeline import describe, frame, rows
-from ringside.draw.timeline_layout import LANE
-from ringside.recording import Recording, read
+from ringside import Player, RankFailed, Recording, check, load, still, torchrun
+from ringside.draw import race
+from ringside.draw.chart import bars
+from ringside.draw.player import animate
+from ringside.recording import read
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.profiler import ProfilerActivity, profile
+from torch.nn.parallel import DistributedDataParallel
 
-DDP = "05_distributed_data_parallel"
-EXACT = (512 * 512 + 512) * 4 / 2**20  # MiB of a layer: such a bucket is full
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def table(run) -> dict[str, tuple[int, int]]:
-    """Return what each method did: all-reduces, and gradients ready at the first."""
-    rows = [line.split() for line in run.lines[0][1:-1]]
-    assert all(
-        row[2:] == [row[2], *"of 12 gradients are ready".split()] for row in rows
-    )
-    return {row[0]: (int(row[1]), int(row[2])) for row in rows}
-
-
-@pytest.mark.parametrize("ranks", [5, 8])
-def test_every_way_finds_the_gradients_of_one_process(ranks):
-    run = torchrun(DDP, ranks=ranks, quiet=True)
-    assert table(run) == {
-        "each": (12, 12),
-        "flat": (1, 12),
-        "hooks": (12, 1),
-        "buckets": (6, 2),
-        "ddp": (1, 12),
-        "later": (2, 2),
-    }
+SCRIPT = "05_dp_vs_ddp"
+COPIES = "list(threads.map(copy.deepcopy, [model] * devices))"
+STALE = f"vars(train).setdefault(id(model), {COPIES})"  # made once, and kept
 
 
 @pytest.mark.parametrize(
-    ("mib", "calls", "ready"),
-    [(0.001, 12, 1), (0.5, 6, 2), (EXACT, 6, 2), (2, 3, 4), (3, 2, 6), (1024, 1, 12)],
-)
-def test_given_a_cap_ours_are_the_buckets_of_ddp(mib, calls, ready):
-    found = {}
-    for method in ("buckets", "ddp"):
-        words = ("--bucket-mb", mib, "--method", method)
-        found |= table(torchrun(DDP, *words, ranks=2, quiet=True))
-    assert found["buckets"] == (calls, ready)
-    assert found["ddp"] == (1, 12)
-    assert found.get("later", found["ddp"]) == found["buckets"]
-
-
-@pytest.mark.parametrize(
-    ("line", "wrong", "method"),
+    ("right", "wrong", "says"),
     [
-        ("    vector_to_parameters(flat, grads)\n", "", "each"),
-        ("    flat /= dist.get_world_size()\n", "", "each"),
-        ("    flat /= dist.get_world_size()\n", "    flat *= float('nan')\n", "each"),
-        ("            act(weights)\n", "", "hooks"),
-        ("            finish(*begun.pop(0))", "            begun.pop(0)", "buckets"),
+        ("DistributedDataParallel(ddp)", "ddp", "DDP does not"),
+        ("sum(one.grad for one in copies)", "copies[0].grad", "DP does not"),
+        (COPIES, STALE, "DP does not"),
     ],
 )
-def test_other_gradients_than_those_of_one_process_are_caught(
-    line, wrong, method, tmp_path
-):
-    path = changed(DDP, tmp_path, (line, wrong))
-    says = f"ValueError: {method}: not the gradients of one process"
+def test_a_method_that_takes_other_steps_is_not_timed(right, wrong, says, tmp_path):
+    path = changed(SCRIPT, tmp_path, (right, wrong))
     with pytest.raises(RankFailed, match=says):
-        torchrun(path, "--method", method, ranks=2, quiet=True)
+        torchrun(path, "--rounds", 1, "--samples", 10, ranks=2, quiet=True)
 
 
-@pytest.mark.parametrize("method", ["each", "flat", "hooks", "buckets", "ddp"])
-def test_a_recording_has_every_layer_and_every_message(method, tmp_path):
-    path = tmp_path / "times.jsonl"
-    words = ("--method", method, "--bucket-mb", 1, "--record", path)
-    found = table(torchrun(DDP, *words, ranks=2, quiet=True))
-    calls = found["later" if method == "ddp" else method][0]
-    events = spelt(read(path))
-    for rank in range(2):
-        mine = [event for event in events if event["rank"] == rank]
-        marks = [event for event in mine if event["kind"] == "mark"]
-        layers = [f"layer {number}" for number in (6, 5, 4, 3, 2, 1)]
-        assert [event["what"] for event in marks] == layers
-        messages = [event for event in mine if event["kind"] == "message"]
-        assert len(messages) == calls
-        over = next(event["end"] for event in mine if event["what"] == "backward")
-        [waits] = [event for event in mine if event["what"] == "waits"]
-        assert over == waits["begin"] == marks[-1]["begin"]
-        assert over < waits["end"] and waits["kind"] == "wait"
-        if method in ("each", "flat"):
-            assert min(event["begin"] for event in messages) >= over
-        elif method != "buckets":  # those could begin late on a busy machine
-            assert min(event["begin"] for event in messages) < over
-        stops = [event for event in mine if event["what"] == "stops"]
-        assert len(stops) == (12 if method == "hooks" else 0)
-        for bias, mark, weight in zip(stops[::2], marks, stops[1::2]):
-            assert bias["end"] <= mark["begin"] <= weight["begin"]
-    assert list(tmp_path.iterdir()) == [path]
+def megabytes(workload):
+    """Return the gradients of a model of the script, in MB."""
+    model, *_ = script()["task"](workload, 1)
+    return sum(weight.nbytes for weight in model.parameters()) / 1e6
 
 
-def test_the_line_that_the_notebook_quotes_keeps_the_whole_trace(tmp_path):
-    notebook = (ROOT / "notebooks" / f"{DDP}.ipynb").read_text()
-    [line] = re.findall(r"trace\.export_chrome_trace.*json", notebook)
-    line = line.replace('f\\"', f'f"{tmp_path}/') + '")\n'
-    last = "    return parameters"
-    path = changed(DDP, tmp_path, (last, f"    {line}{last}"))
-    torchrun(path, "--method", "buckets", ranks=2, quiet=True)
-    for rank in range(2):
-        trace = json.loads((tmp_path / f"rank{rank}.json").read_text())["traceEvents"]
-        names = [event.get("name") for event in trace]
-        assert names.count("gloo:all_reduce") >= 6
-        assert {"backward", "torch::autograd::AccumulateGrad"} <= {*names}
+def test_the_committed_table_has_what_the_lesson_promises():
+    """A step of 50 ms or more, half a megabyte at most; DDP keeps 0.85."""
+    events = load(SCRIPT)
+    computes, communicates = (race.medians(events, w) for w in events.header["samples"])
+    assert computes["one process"] >= 50
+    assert megabytes("computes") <= 0.5
+    assert computes["one process"] / computes["DDP"] >= 0.85
+    assert communicates["one process"] / communicates["DDP"] < 0.5
+    assert events.header["machine"] == "2 CPU cores, gloo"
+    assert max(event["step"] for event in events) == 20
 
 
-def lane(*spans, kind="message") -> Recording:
-    """Return a timeline of one lane, with bars from begin to end."""
-    events = [
-        {"lane": 0, "rank": 0, "kind": kind, "what": "x", "begin": a, "end": b}
-        for a, b in spans
-    ]
-    return Recording(
-        events, lesson="x", picture="timeline", lanes=["rank 0"], unit="ms"
+def page():
+    return nbformat.read(ROOT / "notebooks" / f"{SCRIPT}.ipynb", 4).cells
+
+
+def prose():
+    return "\n".join(cell.source for cell in page() if cell.cell_type == "markdown")
+
+
+def test_the_prose_has_the_numbers_of_the_table():
+    events = load(SCRIPT)
+    first, second = (race.medians(events, w) for w in events.header["samples"])
+    small, large = map(megabytes, events.header["samples"])
+    (a, b), (c, d) = (
+        [f"{2 * ms['one process'] / ms[method]:.2f}" for ms in (first, second)]
+        for method in ("DDP", "DP")
     )
+    one, two = (f"{ms['one process']:.0f}" for ms in (first, second))
+    lost, cost = (ms["DDP"] - ms["one process"] for ms in (first, second))
+    told = prose()
+    for words in (
+        f"two DDP ranks finish {a} times the samples of one process",
+        f"A step takes {two} ms, and the gradients have {large:.0f} MB",
+        f"two cores reach {c} times the samples with DP, and {a} times with DDP",
+        f"DP reaches {d} times. DDP reaches {b} times",
+        f"loses {cost:.1f} ms on {large:.2f} MB. So a megabyte costs "
+        f"{cost / large:.2f} ms here",
+        f"first model's 0.075 MB would cost {small * cost / large:.2f} ms, but this "
+        f"model loses {lost:.1f} ms",
+        f"a step alone is the shortest: {one} and {two} ms",
+        f"DDP lost {cost:.0f} ms on this model, so a step must compute for "
+        f"{cost:.0f} ms",
+        f"where did {lost:.0f} ms go?",
+        f"| {small:.2f} MB | {large:.2f} MB |",
+    ):
+        assert words in told, words
+    work = [first["one process"] / 0.075, second["one process"] / large]
+    assert f"has {work[0]:.0f} ms of work for each MB" in told
+    assert f"has {work[1]:.1f} ms: not enough" in told
+    assert [min(ms, key=ms.get) for ms in (first, second)] == 2 * ["one process"]
+    assert second["one process"] < second["DP"] < second["DDP"]
 
 
-def test_messages_that_overlap_get_rows_of_their_own():
-    events = lane((0, 4), (2, 6), (4, 8), (9, 10))
-    row, of = rows(events)
-    assert [row[id(event)] for event in events] == [0, 1, 0, 0]
-    assert of == {0: 2}
+def test_the_middle_halves_overlap_on_one_model_only():
+    events = load(SCRIPT)
+    apart = {}
+    for workload in events.header["samples"]:
+        own = [event["ms"] for event in events if event["workload"] == workload]
+        quarters = torch.tensor([0.25, 0.75])
+        (_, high), (low, _) = (
+            torch.tensor([ms[method] for ms in own]).quantile(quarters).tolist()
+            for method in ("DP", "DDP")
+        )
+        apart[workload] = high < low
+    assert apart == {"computes": False, "communicates": True}
 
 
-def test_timelines_beside_each_other_have_one_scale():
-    short, long = lane((0, 10), kind="work"), lane((0, 40), kind="work")
-    both = alike({"short": short, "long": long})
-    assert frame(both["short"]).count(">40</text>") == 1
-    assert frame(both["short"]) != frame(short)
-    assert frame(both["long"]) == frame(long)
+def test_the_prose_has_the_table_with_horovod():
+    """Each row's medians; DDP's and Horovod's middle halves overlap."""
+    path = ROOT / "figures" / "40_horovod_measured.json"
+    speed = json.loads(path.read_text())["speed"]
+    speed = {name: speed[name] for name in load(SCRIPT).header["samples"]}
+    for method in ("DP", "DDP", "Horovod"):
+        kept = [f"{told[method][1]:.2f}" for told in speed.values()]
+        assert f"\n| {method} | {' | '.join(kept)} |\n" in prose()
+    for told in speed.values():
+        (low, _, high), (other_low, _, other_high) = told["DDP"], told["Horovod"]
+        assert low < other_high
+        assert other_low < high
+    slower = speed["computes"]["DDP"][1] / speed["computes"]["DP"][1]
+    assert f"DP takes {slower:.1f} times as long as DDP on the first model" in prose()
 
 
-def test_a_player_of_several_timelines_chooses_among_them():
-    three = {"a": lane((0, 1)), "b": lane((0, 2)), "c": lane((0, 3))}
-    player = Player(three)
-    assert repr(player) == "Player: 4 states"
-    assert [label for label, *_ in player.scenes] == ["all", "a", "b", "c"]
-    assert player.frames[1:] == [frame(events) for events in alike(three).values()]
-    assert image(player.frames[0]) == player.fallback
-    kept = b64decode(re.search('base64,([^"]*)', player.fallback)[1]).decode()
-    words = re.findall(r"<text[^>]*>([^<]*)</text>", kept)
-    assert [word for word in words if word in three] == ["a", "b", "c"]
-    assert words.count("rank 0") == 3
-    bars = re.search(r'<path fill="url\(#h0\)" d="([^"]*)"', kept)[1]
-    tops = [float(top) for top in re.findall(r"M[\d.]+ ([\d.]+)", bars)]
-    assert tops == [tops[0], tops[0] + LANE, tops[0] + 2 * LANE]
+def test_the_prose_has_the_sizes_of_the_models():
+    told = prose()
+    for workload, samples in load(SCRIPT).header["samples"].items():
+        model, x, _ = script()["task"](workload, samples)
+        assert f"{sum(weight.numel() for weight in model.parameters()):,}" in told
+        if workload == "communicates":
+            sizes = [sum(w.nbytes for w in model.parameters()), x.nbytes]
+            [cell] = [c.source for c in page() if c.source.startswith("def traffic(")]
+            line = "sizes = {:_}, {:_}, {:_}  #".format(*sizes, model(x).nbytes)
+            assert line.replace("1_280", "1280") in cell
 
 
-def test_labels_with_signs_of_svg_are_drawn_as_they_are():
-    events = lane((0, 9), kind="work")
-    events[0]["what"] = "a<b"
-    events.append(events[0] | {"to": 1, "kind": "message", "what": "&c"})
-    events = Recording(events, **events.header | {"lanes": ["x", "y"]})
-    for svg in Player({'"a" & b': events, "c": events}).frames[:2]:
-        told = "".join(ElementTree.fromstring(svg).itertext())
-        assert {"a<b", "&c"} <= set(re.findall(r"a<b|&c", told))
-        assert "a<b" in repr(Picture(svg)) and "&lt;" not in repr(Picture(svg))
-        said = re.search('alt="([^"]*)" style', image(svg))[1]
-        assert unescape(said) == repr(Picture(svg))
+def printed(begin):
+    """Return what a cell of measured times has printed on the page."""
+    [cell] = [cell for cell in page() if cell.source.startswith(begin)]
+    return "".join(output.get("text", "") for output in cell.outputs)
 
 
-def test_words_are_a_caption_and_a_line_for_each_rank():
-    events = spelt(read(ROOT / "figures" / f"{DDP}.jsonl"))
-    assert frame(events).count(">layer 6</text>") == 4, "the first one, too"
-    caption, *lanes = lines(describe(events, 0))
-    assert caption.startswith("Solid: backward") and caption.endswith(".")
-    names = [lane.partition(":")[0] for lane in lanes]
-    assert names == [f"{way}, rank {r}" for way in ("flat", "buckets") for r in (0, 1)]
-    assert re.search(r"layer 6 done at \d+\.\d ms, layer 5 done at", lanes[0])
-    assert re.search(r"backward from 0\.0 to \d+\.\d ms", lanes[0])
-    short = lines("start. All begin. rank 0: sum 1; rank 1: sum 2")
-    assert short == ["start. All begin.", "rank 0: sum 1", "rank 1: sum 2"]
-    assert lines("All is said.") == ["All is said."]
+def test_the_prose_has_the_numbers_of_the_sweep():
+    row = r"(\d+) samples: alone +(\S+) ms, sending +(\S+), lost +(\S+), (\S+)"
+    rows = re.findall(row, printed("run = torchrun(will_it_pay"))
+    sizes, alone, sent, lost, speed = zip(*(map(float, each) for each in rows))
+    assert sizes == (16, 32, 64, 128)
+    pays = next(number for number, times in enumerate(speed) if times >= 1)
+    each = round((alone[-1] - alone[0]) / (128 - 16), 2)
+    loss, sending = round(statistics.median(lost)), statistics.median(sent)
+    page = prose()
+    for words in (
+        f"here between {sizes[pays - 1]:.0f} and {sizes[pays]:.0f} samples",
+        f"About {loss} ms are lost each time",
+        f"takes about {sending:.0f} ms, {sending / 16.83:.1f} for each MB",
+        f"gives {loss} ÷ {alone[1]} × 32 = {32 * loss / alone[1]:.0f} samples.",
+        f"eight times as many samples take only {alone[-1] / alone[0]:.1f} times as "
+        "long",
+        f"({alone[-1]} − {alone[0]}) ÷ (128 − 16) = {each} ms for each sample",
+        f"reaches {loss} ms at 16 + ({loss} − {alone[0]}) ÷ {each} = "
+        f"{16 + (loss - alone[0]) / each:.0f} samples",
+    ):
+        assert words in page, words
 
 
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        ((..., 3, 10), "your turn"),
-        ((4, 1, 6), "no bucket could grow beyond its cap"),
-        ((1, 5, 16), "none takes more at 5 MiB"),
-        ((3, 2, 6), "you filled from the first weight"),
-        ((3, 3, 10), "3 is not the number of buckets"),
-        ((2, 2, 6), "you filled from the first weight"),
-        ((2, 2, 10), "so it is not full yet"),
-        ((2, 5, 10), "a bucket begins when it is full"),
-        ((2, 1, 10), "gets full with another gradient"),
-        ((2, 3, 6), "not 6: with 4 MiB in it"),
-        ((2, 3, 5), "still takes the next weight"),
-        ((2, 3, 16), "16 is all there is"),
-        ((2, 3, 12), "no bucket has 12 MiB"),
-        (("2", 3, 10), "each answer is a number"),
-        ((2, 3, 10), "right: 3 + 1 + 6 MiB"),
-    ],
-)
-def test_bucket_plan(answer, says, capsys):
-    check.bucket_plan(*answer)
-    assert says in capsys.readouterr().out
+def test_the_prose_has_the_numbers_with_and_without_messages():
+    row = r"(\w+) +alone ([\d.]+) ms, no messages ([\d.]+) ms, messages ([\d.]+) ms"
+    found = re.findall(row, printed("for workload, samples in"))
+    assert [name for name, *_ in found] == ["computes", "communicates"]
+    (a, b), (c, d) = (
+        (float(quiet) - float(alone), float(loud) - float(quiet))
+        for _, alone, quiet, loud in found
+    )
+    told = prose()
+    for words in (
+        f"Both ranks lose {a:.1f} ms even when no message is sent",
+        f"With messages they lose {b:.1f} ms more",
+        f"{c:.1f} ms are lost without messages, and {d:.1f} ms more with them",
+        f"they would cost {d / megabytes('communicates') * 0.075:.1f} ms",
+    ):
+        assert words in told, words
 
 
-def sums(weight, all_reduce, world_size):
-    all_reduce(weight.grad)
+def test_the_prose_has_the_numbers_of_the_published_tables():
+    told, table = prose(), printed("for gpus, together in")
+    assert "16 GPUs: 104 ms, 0.93 kept, 14.92 times" in table
+    assert "work for each MB: 0.95 ms" in table and "0.95 ms against 1.7 ms" in told
+    assert "lost on a MB, at most: 0.037 ms" in table
+    assert f"its gradients have {4 * 25_557_032 / 1e6:.1f} MB" in told
+    assert "a megabyte costs at most 0.037 ms there, and 1.98 ms here" in told
+    spent = re.findall(r"(\w+) .* readers = (\d+)", printed("published = "))
+    assert min(spent, key=lambda row: int(row[1]))[0] == "DP"
 
 
-def new_name(weight, all_reduce, world_size):
-    grad = weight.grad
-    all_reduce(grad)
-    grad = grad / world_size  # another tensor
+def test_autocast_leaves_gradients_in_32_bits():
+    layer = nn.Linear(4, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(torch.ones(2, 4))
+    out.sum().backward()
+    assert (out.dtype, layer.weight.grad.dtype) == (torch.bfloat16, torch.float32)
 
 
-def a_copy(weight, all_reduce, world_size):
-    grad = weight.grad.clone()
-    all_reduce(grad)
-    grad /= world_size
+def script():
+    return runpy.run_path(f"{ROOT}/scripts/{SCRIPT}.py")
 
 
-def another_grad(weight, all_reduce, world_size):
-    all_reduce(weight.grad)
-    weight.grad = weight.grad / world_size
+def test_the_script_prints_what_the_race_shows(capsys):
+    events, report = load(SCRIPT), script()["report"]
+    for workload in events.header["samples"]:
+        own = [event for event in events if event["workload"] == workload]
+        report(workload, own)
+        title, *rows = capsys.readouterr().out.splitlines()
+        times = race.medians(events, workload)
+        assert title.startswith(f"a model that {workload}: ms a step")
+        assert [row.split("  ")[0] for row in rows] == list(times)
+        for row, ms in zip(rows, times.values()):
+            assert row[12:].split()[0] == f"{ms:.1f}"
+            assert row.split()[-1] == f"{times['one process'] / ms:.2f}"
 
 
-def steps_too(weight, all_reduce, world_size):
-    all_reduce(weight.grad)
-    weight.grad /= world_size
-    weight -= 0.1 * weight.grad
+def test_two_nodes_with_a_gpu_each_are_refused(monkeypatch, capsys):
+    """DP is one process, and sees the GPUs of its own node only."""
+    given = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", [f"{SCRIPT}.py"])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    with pytest.raises(SystemExit) as end:
+        script()["main"].__wrapped__()
+    assert end.value.code == 2
+    refused = "DP is one process: it needs all GPUs on one machine"
+    assert refused in " ".join(capsys.readouterr().err.split())
 
 
-def divides_twice(weight, all_reduce, world_size):
-    weight.grad /= world_size
-    all_reduce(weight.grad)
-    weight.grad /= world_size
+def test_each_round_begins_with_another_method(tmp_path):
+    words = ["--rounds", 3, "--samples", 5, "--record", tmp_path / "again.jsonl"]
+    torchrun(SCRIPT, *words, ranks=1, quiet=True)
+    events = read(tmp_path / "again.jsonl")
+    firsts = [[*event["ms"]][0] for event in events if event["workload"] == "computes"]
+    assert sorted(firsts) == sorted(script()["METHODS"])
 
 
-def halves(weight, all_reduce, world_size):
-    all_reduce(weight.grad)
-    weight.grad /= 2
+def test_the_picture_that_the_notebook_keeps_is_of_the_committed_race():
+    """That cell is not compared when it runs: it may differ, but not be an old one."""
+    [cell] = [cell for cell in page() if cell.source == "Player(race)"]
+    kept = [output["data"]["text/html"] for output in cell.outputs]
+    assert kept == [Player(load(SCRIPT))._repr_html_()]
 
 
-def halves_at_most(weight, all_reduce, world_size):
-    all_reduce(weight.grad)
-    weight.grad /= min(world_size, 2)
+def traffic(*given):
+    """Return what the notebook's function of this name returns."""
+    [text] = [cell.source for cell in page() if cell.source.startswith("def traffic(")]
+    found = {}
+    exec(text[: text.index("\n\n\n")], found)
+    return found["traffic"](*given)
 
 
-def divides_first(weight, all_reduce, world_size):
-    weight.grad /= world_size
-    all_reduce(weight.grad)
+@pytest.mark.parametrize("devices", [2, 3, 4])
+def test_the_bytes_of_dp_are_those_that_lesson_02_counts(devices):
+    by_hand = runpy.run_path(f"{ROOT}/scripts/13_data_parallel.py")
+    net, x = (
+        nn.Sequential(nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 2)),
+        torch.ones(4, 5),
+    )
+    by_hand["data_parallel"](net, x.repeat(devices, 1), devices).sum().backward()
+    through = [0] * devices
+    for (_, source, target), size in by_hand["TRAFFIC"].items():
+        through[source] += size
+        through[target] += size
+    weights = sum(weight.nbytes for weight in net.parameters())
+    told = traffic("DP", devices, weights, x.nbytes, net(x).nbytes)
+    assert told == through[0] == max(through)
 
 
-def both(weight, all_reduce, world_size):
-    sums(weight, all_reduce, world_size)
-    weight.grad /= world_size
-    famous(weight, all_reduce, world_size)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_bytes_of_ddp_are_those_that_the_ring_of_lesson_04_sends(ranks):
+    ring = "03_ring_all_reduce"
+    run = torchrun(ring, "--numel", 16, ranks=ranks, record=True, quiet=True)
+    sent = [0] * ranks
+    for event in run.recording:
+        sent[event["rank"]] += event["bytes"]
+    told = traffic("DDP", ranks, 16 * 8, 0, 0)  # the last are 8 bytes each
+    assert [sent[rank - 1] + sent[rank] for rank in range(ranks)] == [told] * ranks
 
 
-def famous(weight, all_reduce, world_size):
-    all_reduce(weight.data)
-    weight.data /= world_size
-
-
-@pytest.mark.parametrize(
-    ("hook", "says"),
-    [
-        (lambda *args: ..., "your turn"),
-        (lambda *args: None, "with 2 ranks, it adds nothing up"),
-        (both, "with 2 ranks, the weight changes"),
-        (divides_first, "right: "),
-        (famous, "it averages the weights"),
-        (sums, "with 2 ranks, weight.grad becomes 16, a sum: divide it in place"),
-        (new_name, "a sum: divide it in place"),
-        (a_copy, "not put into weight.grad"),
-        (steps_too, "that is the optimizer's work"),
-        (divides_twice, "not 8"),
-        (halves, "with 1 rank, the gradient becomes 3, not 6"),
-        (halves_at_most, "with 3 ranks, the gradient becomes 13, not 8.66667"),
-        (None, "TypeError"),
-        (another_grad, "right: "),
-    ],
-    ids=lambda value: getattr(value, "__name__", None),
-)
-def test_fixed_hook(hook, says, capsys):
-    check.fixed_hook(hook)
-    assert says in capsys.readouterr().out
-
-
-def right_order(full):
-    ready, begun = set(), []
-    for bucket in full:
-        ready.add(bucket)
-        done = sum(begun, [])
-        row = []
-        while len(done) + len(row) in ready:
-            row.append(len(done) + len(row))
-        begun.append(row)
-    return begun
-
-
-@pytest.mark.parametrize(
-    ("launch", "says"),
-    [
-        (lambda full: ..., "your turn"),
-        (lambda full: full.clear(), "gave None: a list of lists"),
-        (lambda full: full, "launch([0, 1, 2]) gave [0, 1, 2]: a list of lists"),
-        (lambda full: [[bucket] for bucket in full], "begins [1, 0, 2]"),
-        (lambda full: [[]] * (len(full) - 1) + [sorted(full)], "could begin [0]"),
-        (lambda full: [[i] for i in range(len(full))], "bucket 0 before it is full"),
-        (lambda full: [[] for _ in full], "never begins bucket 0"),
-        (lambda full: [sorted(full[: i + 1]) for i in range(len(full))], "twice"),
-        (lambda full: [sorted(full)], "gave 1 lists"),
-        (lambda full: 1 / 0, "ZeroDivisionError"),
-        (lambda full: 3, "gave 3: a list of lists"),
-        (right_order, "right: "),
-    ],
-)
-def test_launch_order(launch, says, capsys):
-    check.launch_order(launch)
-    assert says in capsys.readouterr().out
-
-
-class Six(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(512, 512) for _ in range(6))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
-def compiled(rank, world_size):
-    """Say of each way how torch cut the model, and when the first all-reduce begins."""
-    from torch._dynamo.testing import CompileCounterWithBackend  # takes its time
-
-    grads = []
-    for way, cuts in [
-        ("plain", True),
-        ("model.compile", True),
-        ("wrapped first", True),
-        ("model.compile", False),
-        ("wrapped first", False),
-    ]:
-        torch._dynamo.reset()
-        torch._dynamo.config.optimize_ddp = cuts
-        pieces = CompileCounterWithBackend("aot_eager")  # needs no compiler of C++
-        torch.manual_seed(0)
-        model = Six()
-        if way == "model.compile":
-            model.compile(backend=pieces)
-        ddp = nn.parallel.DistributedDataParallel(model)
-        if way == "wrapped first":
-            ddp = torch.compile(ddp, backend=pieces)
-        for _ in range(3):
-            ddp.zero_grad()
-            with profile(activities=[ProfilerActivity.CPU]) as trace:
-                ddp(torch.full((8, 512), rank + 1.0)).square().mean().backward()
-        events = sorted(trace.events(), key=lambda event: event.time_range.start)
-        names = [event.name for event in events]
-        first = names[: names.index("c10d::allreduce_")].count("aten::mm")
-        cut = pieces.frame_count or "–"
-        print(way, cuts, f"| {cut} | {first} of {names.count('aten::mm')} |", sep="; ")
-        print(next(iter(ddp.state_dict())))
-        grads.append(model.layers[0].weight.grad.clone())
-    print(all(torch.allclose(grad, grads[0]) for grad in grads))
-
-
-def test_what_the_page_says_of_a_compiled_model():
-    run = torchrun(compiled, ranks=2, quiet=True)
-    cells = nbformat.read(ROOT / "notebooks" / f"{DDP}.ipynb", 4).cells
-    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    assert quoted(DDP, "model.compile()").splitlines() == [
-        "model.compile()",
-        "ddp = DistributedDataParallel(model)",
+def made_up():
+    """Ten rounds of two methods; another program worked in the first four."""
+    header = {"methods": ["one process", "DDP"], "samples": {"x": 10}, "ranks": 2}
+    header |= {"measured": True, "machine": "m", "torch": "t", "date": "d"}
+    events = [
+        {"step": step, "rank": 0, "workload": "x"}
+        | {"ms": {"one process": 50.0 + lost, "DDP": 60.0 + lost}}
+        for step, lost in enumerate(4 * [1000] + 6 * [0], 1)
     ]
-    said = [line for line in run.lines[0] if ";" in line]
-    rows = {tuple(line.split("; ")[:2]): line.split("; ")[2] for line in said}
-    assert f"| not compiled {rows['plain', 'True']}\n" in text
-    for way in ("model.compile", "wrapped first"):
-        assert f"| compiled {rows[way, 'True']}\n" in text
-        without = "compiled, with `torch._dynamo.config.optimize_ddp = False`"
-        assert f"| {without} {rows[way, 'False']}\n" in text
-    names = [line for line in run.lines[0] if "weight" in line]
-    assert names[1] == names[0] == "module.layers.0.weight"
-    assert names[2] == "_orig_mod." + names[0]
-    assert run.lines[0][-1] == "True"
+    return Recording(events, picture="race", **header)
 
 
-def in_16_bits(rank, world_size, text):
-    model = nn.parallel.DistributedDataParallel(nn.Linear(1, 1, bias=False))
-    exec(text, {"model": model})
-    for number in (1 + 1 / 4096, 65504.0, 70_000.0):  # 16 bits have only the second
-        model.zero_grad()
-        model(torch.tensor([number])).backward()
-        grad = model.module.weight.grad
-        print(grad.item(), grad.dtype, model.module.weight.dtype)
+def test_some_slow_rounds_move_no_median():
+    events = made_up()
+    assert race.medians(events, "x") == {"one process": 50, "DDP": 60}
+    for event in events:
+        event["ms"]["DDP"] = 1050.0 if event["step"] < 8 else 50.0
+    assert race.medians(events, "x")["DDP"] == 1050
 
 
-def test_the_ready_hook_sends_16_bits():
-    text = quoted(DDP, "fp16_compress_hook")
-    run = torchrun(in_16_bits, text, ranks=2, quiet=True)
-    kinds = "torch.float32 torch.float32"
-    assert run.lines[0] == [f"{number} {kinds}" for number in (1.0, 65504.0, "inf")]
+def test_a_start_is_timed_until_the_ranks_are_ready(monkeypatch):
+    begin = time.monotonic()
+    ready, step = bench_start.take("mp.spawn", ranks=1, steps=1)
+    assert ready > 0 and step > 0
+    assert ready + step / 1000 < time.monotonic() - begin
+    monkeypatch.setattr(sys, "executable", "false")
+    with pytest.raises(subprocess.CalledProcessError):
+        bench_start.take("torchrun", ranks=2)
 
 
-BARE = 0 if torch.__version__ < "2.14" else 1  # pieces of a forward of torch's own
+def test_a_lane_counts_the_samples_of_all_its_ranks():
+    events = made_up()
+    lap = race.lap(events, "x")
+    assert lap.header["lanes"] == ["one process, 72", "DDP, 120"]
+    for lane, ms in ((0, 50), (1, 60)):
+        own = [event for event in lap if event["lane"] == lane]
+        assert all(e["end"] - e["begin"] <= ms for e in own)
+        assert own[-1]["end"] == 6 * 60
+    ElementTree.fromstring(animate(events))
+    assert still(events, 0).svgs == still(copy.deepcopy(events), 0).svgs
+
+
+def test_a_chart_says_its_numbers():
+    groups = {"a": {"one": 1.0, "two": 0.25}, "b": {"one": 0.5, "two": 2.0}}
+    svg = bars(groups, "A title", "unit").svgs[0]
+    ElementTree.fromstring(svg)
+    for word in ("A title", "unit", "one", "two", "0.25", "2.00", "a: one 1.00"):
+        assert word in svg
+    assert svg == bars(groups, "A title", "unit").svgs[0]
 
 
 @pytest.mark.parametrize(
-    ("model", "pieces"),
-    [(nn.Linear(512, 512), BARE), (nn.Sequential(nn.ReLU()), BARE), (Six(), 1)],
+    ("answers", "says"),
+    [
+        ((..., 3.2), "your turn"),
+        (("most", 3.2), "each answer is a number"),
+        ((1.25, 3.2), "the other way round"),
+        ((0.2, 3.2), "a whole batch"),
+        ((80, 3.2), "1 if all is kept"),
+        ((0.8, 1.25), "four batches in it"),
+        ((0.5, 3.2), "0.5 is not what is kept"),
+        ((0.8, 4), "an efficiency of 1"),
+        ((0.8, 0.8), "there are four of them"),
+        ((0.8, 5), "4 / 1.25"),
+        ((0.8, 2), "2 is not the ratio"),
+        ((0.8, 3.2), "right: 0.8"),
+    ],
 )
-def test_a_forward_of_your_own_always_compiles_itself(model, pieces):
-    from torch._dynamo.testing import CompileCounterWithBackend
-
-    seen = CompileCounterWithBackend("aot_eager")
-    model.compile(backend=seen)
-    model(torch.ones(1, 512))
-    assert seen.frame_count == pieces
+def test_kept(answers, says, capsys):
+    check.kept(*answers)
+    assert says in capsys.readouterr().out
 
 
-class Adapted(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer, self.up = nn.Linear(1024, 1024), nn.Linear(8, 1024, bias=False)
-        self.down = nn.Linear(1024, 8, bias=False)
-
-    def forward(self, x):
-        return self.layer(x) + self.up(self.down(x))
+def ring(compute, size, slow, ranks):
+    return 2 * (ranks - 1) / ranks * size * slow
 
 
-def travels(rank, world_size, frozen):
-    model, sent = Adapted(), []
-    model.layer.requires_grad_(not frozen)
-    ddp = nn.parallel.DistributedDataParallel(model)
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda c, s, m, n: ..., "your turn"),
+        (lambda c, s, m, n: print(end=""), "returned None"),
+        (lambda c, s, m, n: c, "have to be sent"),
+        (lambda c, s, m, n: c + s * m, "sends the gradient once"),
+        (lambda c, s, m, n: c + 2 * s * m, "sends two whole gradients"),
+        (lambda c, s, m, n: c + 2 * (n - 1) * s * m, "as device 0 of DP does"),
+        (ring, "without the time to compute"),
+        (lambda c, s, m, n: 1, "gave 1, not 51.5"),
+        (lambda c, s, m, n: 51.7, "gave 51.7, not 51.5"),
+        (lambda c, s, m, n: 56.5, "gave 56.5, not 51.5"),
+        (lambda c, s, m, n: 51.5, "step_time(10, 16, 2, 2) gave 51.5, not 42"),
+        (lambda *given: given[0] + ring(*given) / 2, "sends one phase of the ring"),
+        (lambda c, s, m, n: 1 / 0, "ZeroDivisionError"),
+        (lambda *given: given[0] + ring(*given), "right: compute"),
+    ],
+)
+def test_step_time(function, says, capsys):
+    check.step_time(function)
+    assert says in capsys.readouterr().out
 
-    def hook(_, bucket):
-        sent.append(bucket.buffer().nbytes)
-        return allreduce_hook(None, bucket)
 
-    ddp.register_comm_hook(None, hook)
-    ddp(torch.ones(1, 1024)).sum().backward()
-    print(f"{sum(sent):,}")
+RIGHT = {"a": "loaders", "b": "order", "c": "warm-up", "d": "batch"}
 
 
-@pytest.mark.parametrize(("frozen", "said"), [(False, "4,263,936"), (True, "65,536")])
-def test_frozen_weights_do_not_travel(frozen, said):
-    run = torchrun(travels, frozen, ranks=2, quiet=True)
-    assert run.lines == {0: [said], 1: [said]}
-    cells = nbformat.read(ROOT / "notebooks" / f"{DDP}.ipynb", 4).cells
-    assert any(f" {said} bytes " in cell.source for cell in cells)
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        (RIGHT | {"a": ...}, "your turn"),
+        (RIGHT | {"a": "luck"}, "each one of loaders, order, warm-up, batch"),
+        ({"a": "loaders"}, "flaws(a, b, c, d): missing a required argument: 'b'"),
+        (RIGHT | {"a": "batch"}, "how many processes read"),
+        (RIGHT | {"b": "warm-up"}, "what else changed"),
+        (RIGHT | {"c": "order"}, "is 135 ms"),
+        (RIGHT | {"d": "loaders"}, "how many samples"),
+        (RIGHT, "right: other loaders"),
+    ],
+)
+def test_flaws(answers, says, capsys):
+    check.flaws(**answers)
+    assert says in capsys.readouterr().out
+
+
+def late(rank, world_size, text):
+    exec(text, names := {"torch": torch, "time": time})
+    pauses = (time.sleep(0.3 * rank) for _ in itertools.count())
+    batches = (torch.ones(8, 64) for _ in pauses)
+    for layers in ([nn.Linear(64, 64)], [nn.Linear(64, 64), nn.BatchNorm1d(64)]):
+        ddp = DistributedDataParallel(nn.Sequential(*layers))
+        print(*names["where_time_goes"](ddp, batches))
+
+
+def test_a_slow_loader_is_seen_in_the_backward_of_the_others():
+    text = quoted(SCRIPT, "def where_time_goes")
+    run = torchrun(late, text, ranks=2, quiet=True)
+    for line, with_buffers in zip(run.lines[0], (False, True)):
+        load, forward, backward = map(float, line.split())
+        assert (forward if with_buffers else backward) > load
+    for line in run.lines[1]:
+        load, forward, backward = map(float, line.split())
+        assert load >= 300 and load > max(forward, backward)

@@ -1,338 +1,386 @@
-"""Tests checkpoints: a resumed run is the same run, whenever the first is killed."""
+"""Tests ranks and messages: what its script prints and records, its checkers."""
 
-import copy
-import math
-import os
-import random
-import runpy
-import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 import torch
-from lesson import changed, quoted
-from ringside import RankFailed, WrongRecording, check, load, still, torchrun
-from ringside.draw.player import animate, spelt
-from ringside.recording import Recording
-from torch.nn.parallel import DistributedDataParallel
+import torch.distributed as dist
+from lesson import code_with, functions_of
+from ringside import RankFailed, check, load, only, torchrun
+from ringside.draw.player import spelt
 
-STEM = "10_checkpoint_and_resume"
-ROOT = Path(__file__).resolve().parents[1]
-SCRIPT = ROOT / "scripts" / f"{STEM}.py"
+MESSAGES = "10_ranks_and_messages"
 CPU = {"CUDA_VISIBLE_DEVICES": ""}
-WORKERS = f"""  # a training with a loader's workers, killed after a step or not
-import os, runpy, signal, sys
-from pathlib import Path
-import torch, torch.distributed as dist
-sys.path[:0] = [{str(ROOT / "tests")!r}, {str(ROOT / "notebooks")!r}]
-import rounds
-told = rounds.told({STEM!r})
-from torch.utils.data import DataLoader, DistributedSampler
-told.update(DataLoader=DataLoader, DistributedSampler=DistributedSampler)
-told.update(ceil=__import__('math').ceil)
-workers = dict(num_workers=1, multiprocessing_context="fork")
-told.update(SAMPLES=24, BATCH=2, WORKERS=workers)
-sys.path.append({str(SCRIPT.parent)!r})
-script = runpy.run_path({str(SCRIPT)!r})
-path, kill_after = Path(sys.argv[1]), int(sys.argv[2])
-dist.init_process_group("gloo")
-rank, world_size = dist.get_rank(), dist.get_world_size()
-torch.manual_seed(rank)
-layers = torch.nn.Linear(1, 4), torch.nn.Dropout(), torch.nn.Linear(4, 1)
-model = torch.nn.Sequential(*layers)
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-training = {{"model": model, "optimizer": optimizer}}
-step = script["resume"](path, training, rank, world_size) if path.exists() else 0
-ddp = torch.nn.parallel.DistributedDataParallel(model)
-for batch in told["batches_from"](step, told["Noisy"]()):
-    if step == 12:
-        break
-    optimizer.zero_grad()
-    (ddp(batch[:, None]) - batch[:, None]).square().mean().backward()
-    optimizer.step()
-    step += 1
-    if step % 3 == 0:
-        script["save"](path, step, training, rank, world_size)
-    if step == kill_after and rank == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-print(*torch.nn.utils.parameters_to_vector(model.parameters()).tolist())
-dist.destroy_process_group()
-"""
-SAVES = f"""  # saves again and again, until it is killed
-import runpy, sys, torch, torch.distributed as dist
-from pathlib import Path
-sys.path.append({str(SCRIPT.parent)!r})
-script = runpy.run_path({str(SCRIPT)!r})
-folder = Path(sys.argv[1])
-dist.init_process_group("gloo", f"file://{{folder}}/store", rank=0, world_size=1)
-training = {{"model": torch.nn.Linear(1000, 1000)}}
-step = 0
-while True:
-    step += 1
-    with torch.no_grad():
-        training["model"].weight.fill_(step)
-    script["save"](folder / "training.pt", step, training, 0, 1)
-    print(step, flush=True)
-"""
 
 
-def kill_and_resume(folder: Path, ranks: int, step: int) -> None:
-    """Kill the script's last rank after a step; the run that goes on must agree."""
-    words = STEM, "--folder", folder, "--kill-after", step
-    with pytest.raises(RankFailed, match="SIGKILL"):
-        torchrun(*words, ranks=ranks, quiet=True, env=CPU)
-    resumed = torchrun(*words, ranks=ranks, quiet=True, env=CPU).lines[0]
-    assert resumed[-1] == f"ok: on {ranks} ranks the resumed run is the same run"
-    assert len(resumed[-2].split()) == 1 + 12 - step // 4 * 4
-
-
-def kill_with_workers(folder: Path, ranks: int, step: int, text=WORKERS) -> None:
-    """Do the same to a training with dropout, AdamW and the notebook's loader."""
-    (program := folder / "workers.py").write_text(text)
-    how = {"ranks": ranks, "quiet": True, "env": CPU}
-    whole = torchrun(program, folder / "whole.pt", 0, **how).lines
-    with pytest.raises(RankFailed, match="SIGKILL"):
-        torchrun(program, folder / "killed.pt", step, **how)
-    assert torchrun(program, folder / "killed.pt", 0, **how).lines == whole
-
-
-def kill_while_saving(folder: Path, program: str, seconds: float) -> int:
-    """Kill a process that does nothing but save; return the step that then loads."""
-    (folder / "saves.py").write_text(program)
-    command = [sys.executable, folder / "saves.py", folder]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        said = process.stdout.readline()
-        time.sleep(seconds)
-        process.send_signal(signal.SIGKILL)
-        said += process.stdout.read()
-    state = torch.load(folder / "training.pt", weights_only=True)
-    assert state["step"] in (last := int(said.split()[-1]), last + 1)
-    assert state["model"]["weight"].eq(state["step"]).all()
-    return state["step"]
-
-
-def means(rank, world_size, text):
-    """Print a running mean of weights that begins after wrapping, and the weights."""
-    torch.manual_seed(rank)
-    layers = torch.nn.Linear(2, 1), torch.nn.BatchNorm1d(1)
-    ddp = DistributedDataParallel(torch.nn.Sequential(*layers))
-    names = {"torch": torch, "copy": copy, "ddp": ddp}
-    exec(text, names)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    for _ in range(5):
-        optimizer.zero_grad()
-        ddp(torch.randn(4, 2)).square().mean().backward()
-        optimizer.step()
-        names["follow"](names["mean"], ddp.module)
-    print([weight.tolist() for weight in names["mean"].parameters()])
-    print([weight.tolist() for weight in ddp.module.parameters()])
-    assert names["mean"][1].running_mean.equal(ddp.module[1].running_mean)
-    assert ddp.module[1].running_mean.any()
-
-
-def test_all_ranks_keep_the_same_running_mean_of_the_weights():
-    run = torchrun(means, quoted(STEM, "def follow"), ranks=2, quiet=True, env=CPU)
-    assert run.lines[0] == run.lines[1]
-    assert run.lines[0][0] != run.lines[0][1]
-
-
-def keeps_best(rank, world_size, script, text, path):
-    """Keep the best of three accuracies, and print which one that is."""
-    sys.path.append(os.path.dirname(script))
-    names = runpy.run_path(script)
-    exec(text, names)
-    training, best = {"model": torch.nn.Linear(1, 1)}, 0.0
-    for step, accuracy in enumerate([0.5, 0.75, 0.25]):
-        how = path, best, accuracy, step, training, rank, world_size
-        best = names["keep_best"](*how)
-    print(best)
-
-
-def test_the_best_model_is_kept_by_all_ranks_together(tmp_path):
-    text, path = quoted(STEM, "def keep_best"), tmp_path / "best.pt"
-    run = torchrun(
-        keeps_best, str(SCRIPT), text, str(path), ranks=2, quiet=True, env=CPU
-    )
-    assert run.lines == {0: ["0.75"], 1: ["0.75"]}
-    assert torch.load(path, weights_only=True)["step"] == 1
-    alone = text.replace("if accuracy", "if rank == 0 and accuracy")
-    with pytest.raises(RankFailed):  # rank 1 has ended, or the time is up
-        how = {"ranks": 2, "quiet": True, "env": CPU, "timeout": 20}
-        torchrun(keeps_best, str(SCRIPT), alone, str(path), **how)
-
-
-@pytest.mark.parametrize(("ranks", "step"), [(2, 5), (5, 9), (1, 11), (4, 2)])
-def test_a_killed_run_goes_on_as_the_same_run(ranks, step, tmp_path):
-    kill_and_resume(tmp_path, ranks, step)
-
-
-def test_a_killed_run_with_workers_goes_on_as_the_same_run(tmp_path):
-    kill_with_workers(tmp_path, 2, 5)
-
-
-def test_a_loader_that_draws_from_the_dice_of_the_rank_is_found(tmp_path):
-    """A run that goes on in mid-epoch begins one loop over a loader more."""
-    old = 'told["batches_from"]('
-    new = "told.update(DataLoader=lambda *a, generator, **o: DataLoader(*a, **o))\n"
-    program = WORKERS.replace("for batch in told", f"{new}for batch in told")
-    assert program.count(old) == 1 and program.count(new) == 1
-    with pytest.raises(AssertionError):
-        kill_with_workers(tmp_path, 2, 5, program)
-
-
-def test_a_process_killed_while_it_saves_leaves_a_file_that_loads(tmp_path):
-    kill_while_saving(tmp_path, SAVES, random.Random(0).uniform(0, 0.3))
-
-
-def test_another_number_of_ranks_is_refused(tmp_path):
-    words = STEM, "--folder", tmp_path, "--kill-after", 5
-    with pytest.raises(RankFailed, match="SIGKILL"):
-        torchrun(*words, ranks=2, quiet=True)
-    with pytest.raises(RankFailed, match="is of 2 ranks, not 3"):
-        torchrun(*words, ranks=3, quiet=True)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (
-            "in training.items():\n        part.load",
-            "in [*training.items()][:1]:\n        part.load",
-        ),
-        (
-            "in training.items():\n        part.load",
-            "in [*training.items()][1:]:\n        part.load",
-        ),
-        (
-            "in training.items():\n        part.load",
-            "in [*training.items()][:2]:\n        part.load",
-        ),
-        ('    torch.set_rng_state(state["dice"][rank])\n', ""),
-        ('state["dice"][rank]', 'state["dice"][0]'),
-        ("step(step, ddp, *others)", "step(len(events) % 12, ddp, *others)"),
-        ('return state["step"]', 'return state["step"] + 1'),
-    ],
-)
-def test_whatever_is_forgotten_is_found(old, new, tmp_path):
-    path = changed(STEM, tmp_path, (old, new))
-    with pytest.raises(RankFailed, match="whole"):
-        torchrun(path, ranks=4, quiet=True)
-
-
-def test_the_picture_has_each_weight_and_the_steps_that_are_taken_twice():
-    events = load(STEM)
-    bars = spelt(events)
-    for lane, (life, steps) in enumerate(
-        {"whole": (1, 12), "stopped": (1, 10), "resumed": (9, 12)}.items()
-    ):
-        own = [bar for bar in bars if bar["lane"] == lane]
-        work = [bar for bar in own if bar["kind"] == "work"]
-        assert [bar["end"] for bar in work] == [*range(steps[0], steps[1] + 1)]
-        told = [event["weight"] for event in events if event["phase"] == life]
-        assert [bar["what"] for bar in work] == told
-        saved = [bar["end"] for bar in own if bar["what"] == "save"]
-        assert saved == {"whole": [], "stopped": [4, 8], "resumed": [12]}[life]
-    assert [bar["what"] for bar in bars if bar["kind"] == "wait"] == [
-        "loads step 8",
-        "gone",
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+def test_both_ways_reach_the_sum_in_as_many_messages_as_the_lesson_says(ranks):
+    run = torchrun(MESSAGES, ranks=ranks, record=True, quiet=True)
+    total, last = ranks * (ranks + 1) // 2, ranks - 1
+    assert run.lines[0][:2] == [
+        f"chain   sum {total}, messages {2 * last}, steps {2 * last}",
+        f"circle  sum {total}, messages {ranks * last}, steps {last}",
     ]
-    for svg in (still(events, 0).svgs[0], animate(events)):
-        ElementTree.fromstring(svg)
+    phases = [e["phase"] for e in run.recording if e["rank"] == 0]
+    there_and_back = ["there"] * last + ["back"] * last
+    assert phases == ["numbers", *there_and_back, "numbers", *["circle"] * last]
 
 
-def test_a_recording_that_lacks_a_weight_is_refused():
-    with pytest.raises(WrongRecording, match="no 'weight', as lives needs it"):
-        spelt(Recording([{"step": 1, "rank": 0, "phase": "whole"}], picture="lives"))
+def those_in(places):
+    """Return the ranks that are in a sum, of which each gave its rank + 1."""
+    assert all(given in (0, rank + 1) for rank, given in enumerate(places))
+    return {rank for rank, given in enumerate(places) if given}
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_every_recorded_sum_is_made_of_what_came(ranks):
+    events = torchrun(MESSAGES, ranks=ranks, record=True, quiet=True).recording
+    rows = {(e["step"], e["rank"]): e for e in events}
+    for (step, rank), event in rows.items():
+        whose = those_in(event["places"])
+        if event["phase"] == "numbers":
+            assert whose == {rank}
+            continue
+        givers = [r for r in range(ranks) if rows[step, r].get("to") == rank]
+        assert len(givers) <= 1
+        heard = set()
+        for giver in givers:
+            heard = those_in(rows[step, giver]["given"])
+            had = those_in(rows[step - 1, giver]["places"])
+            assert heard <= had, "a rank can't send what it has not heard"
+            assert event["phase"] != "circle" or giver == (rank - 1) % ranks
+        assert whose == those_in(rows[step - 1, rank]["places"]) | heard
+    circle = only(events, "circle")
+    assert [e["phase"] for e in circle if e["rank"] == 0][:2] == ["numbers", "circle"]
+
+
+def test_a_picture_tells_whose_sums_are_held_and_sent():
+    told = [event for event in spelt(load(MESSAGES)) if event["rank"] == 1]
+    assert [event["holds"]["sum"][0] for event in told[:2]] == [[2, 1], [3, 0, 1]]
+    assert told[2]["sends"] == [[2, "sum", [[3, 0, 1]]]]
+    assert told[-1]["sends"] == [[2, "sum", [[4, 3]]]], "what came a step before"
+    assert told[-1]["holds"] == {"sum": [[10, 0, 1, 2, 3]]}
+
+
+def test_four_ranks_can_agree_in_two_steps():
+    sums, held = [1, 2, 3, 4], []
+    for away in (1, 2):
+        sums = [sums[rank] + sums[rank - away] for rank in range(4)]
+        held.append(sums)
+    assert held == [[5, 3, 5, 7], [10] * 4]
+
+
+def test_the_order_of_adding_explains_what_the_ranks_of_the_circle_print():
+    cell = code_with(MESSAGES, "run = torchrun(fractions")
+    said = [line for line in cell.outputs[0].text.splitlines() if "circle" in line]
+    assert [line.split()[-1] for line in said] == [
+        str(0.1 + 0.4 + 0.3 + 0.2),
+        str(0.2 + 0.1 + 0.4 + 0.3),
+        str(0.3 + 0.2 + 0.1 + 0.4),
+        str(0.4 + 0.3 + 0.2 + 0.1),
+    ]
+
+
+def begun_one_by_one(rank, world_size):
+    given, came = torch.tensor([[rank], [-1]])
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    for request in [dist.isend(given, right), dist.irecv(came, left)]:
+        request.wait()
+    print(came.item())
+
+
+def names_of_own_groups(rank, world_size):
+    """Print the name of a group of its own, made by a counter, and by its members."""
+    print(dist.new_group([rank]).group_name)
+    print(dist.new_group([rank], use_local_synchronization=True).group_name)
+
+
+def members_only(rank, world_size):
+    own = [1, 3] if rank % 2 else [0, 2]
+    group = dist.new_group(own, use_local_synchronization=True)
+    number = torch.tensor([rank + 1])
+    dist.all_reduce(number, group=group)
+    print(number.item())
+
+
+def members_alone(rank, world_size):
+    if rank % 2 == 0:
+        dist.new_group([0, 2])
+    else:
+        time.sleep(60)
+
+
+def test_members_that_make_their_group_alone_wait_for_the_others():
+    with pytest.raises(RankFailed) as failed:
+        torchrun(members_alone, ranks=4, quiet=True, env=CPU, timeout=3)
+    said = failed.value.details.splitlines()
+    assert said[0] == "ranks 0 and 2 stood in members_alone: dist.new_group([0, 2])"
+
+
+def test_what_the_lesson_says_of_messages_and_groups_in_words_is_so():
+    how = {"ranks": 4, "quiet": True, "env": CPU}
+    begun = torchrun(begun_one_by_one, **how).lines
+    assert [*begun.values()] == [["3"], ["0"], ["1"], ["2"]]
+    counted, hashed = zip(*torchrun(names_of_own_groups, **how).lines.values())
+    assert len({*counted}) == 1 and len({*hashed}) == 4
+    sums = torchrun(members_only, **how).lines
+    assert [*sums.values()] == [["4"], ["6"], ["4"], ["6"]]
+
+
+def test_what_gloo_carries_is_what_the_lesson_says(tmp_path):
+    """The cell that shows it may show more on another machine, and is not compared."""
+    carry = functions_of(MESSAGES, tmp_path).carry
+    run = torchrun(carry, "gloo", "cpu", ranks=4, quiet=True, env=CPU)
+    kinds, *lines = run.lines[0]
+    rows = {line[:16].strip(): line[16:].split() for line in lines[:10]}
+    found = {name: dict(zip(kinds[16:].split(), row)) for name, row in rows.items()}
+    assert {*found.pop("send, recv").values()} == {"yes"}
+    mean = found.pop("all_reduce, mean")
+    assert (mean["int64"], mean["float32"]) == ("no", "yes")
+    assert {row["int16"] for row in found.values()} == {"no"}
+    assert {row["float32"] for row in found.values()} == {"yes"}
+    assert lines[10:], "reasons"
+
+
+def test_the_script_on_the_page_reads_as_all_scripts_do(tmp_path):
+    exec(code_with(MESSAGES, "SCRIPT = ").source, found := {})
+    path = tmp_path / "report.py"
+    path.write_text(found["SCRIPT"].lstrip())
+    for how in (["check"], ["format", "--check"]):
+        line = [sys.executable, "-m", "ruff", *how, "--no-cache", str(path)]
+        done = subprocess.run(line, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+    run = torchrun(path, ranks=3, quiet=True, env=CPU)
+    assert run.lines[0] == ["rank 1 sent 2", "rank 2 sent 3"]
 
 
 @pytest.mark.parametrize(
-    ("answers", "says"),
+    ("answer", "says"),
     [
-        ((14, 4, 2, ...), "your turn"),
-        ((14.0, 4, 2, 4), "whole number"),
-        ((18, 0, 3, 3), "were in memory only"),
-        ((15, 4, 2, 4), "does not go on from 15"),
-        ((14, 5, 2, 4), "not 5 steps are taken twice"),
-        ((14, 4, 0, 14), "how long is an epoch"),
-        ((14, 4, 3, 4), "epochs count from 0"),
-        ((14, 4, 1, 4), "not epoch 1"),
-        ((14, 4, 2, 5), "places count from 0"),
-        ((14, 4, 2, 0), "divmod"),
-        ((14, 4, 2, 4), "right: "),
+        ((..., 8, 20), "your turn"),
+        ((3.0, 8, 20), "one whole number"),
+        ((6, 8, 20), "after step 2"),
+        ((15, 8, 20), "the way back"),
+        ((1, 8, 20), "to rank 1, not to rank 2"),
+        ((9, 8, 20), "who has told rank 2"),
+        ((3, 4, 20), "all are to know it"),
+        ((3, 5, 20), "4 neighbours"),
+        ((3, 10, 20), "no link at its end"),
+        ((3, 7, 20), "there and back"),
+        ((3, 8, 4), "in each of them all five send"),
+        ((3, 8, 25), "after four"),
+        ((3, 8, 12), "for four ranks"),
+        ((3, 8, 5), "5 is one step"),
+        ((3, 8, 8), "8 is the chain's"),
+        ((3, 8, 16), "times those who send"),
+        ((3, 8, 20), "right: "),
     ],
 )
-def test_after_kill(answers, says, capsys):
-    check.after_kill(*answers)
+def test_five_talk(answer, says, capsys):
+    check.five_talk(*answer)
     assert says in capsys.readouterr().out
+
+
+def idle(rank, world_size, grad, send, recv):
+    pass
+
+
+def nothing_sent(rank, world_size, grad, send, recv):
+    return rank
+
+
+def keyword_order(rank, world_size, grad, send, recv):
+    send(grad, (rank + 1) % world_size)
+
+
+def torch_order(rank, world_size, grad, send, recv):
+    if rank == 0:
+        recv(grad, world_size - 1)
+
+
+def deaf(rank, world_size, grad, send, recv):
+    if rank:
+        send((rank + 1) % world_size, grad)
+        grad.copy_(recv((rank - 1) % world_size))
+
+
+def all_send_first(rank, world_size, grad, send, recv):
+    send((rank + 1) % world_size, grad)
+    grad.copy_(recv((rank - 1) % world_size))
+
+
+def all_receive_first(rank, world_size, grad, send, recv):
+    came = recv((rank - 1) % world_size)
+    send((rank + 1) % world_size, grad)
+    grad.copy_(came)
+
+
+def overwrites(rank, world_size, grad, send, recv):
+    if rank:
+        send((rank + 1) % world_size, grad)
+        grad.copy_(recv((rank - 1) % world_size))
+    else:
+        grad.copy_(recv((rank - 1) % world_size))
+        send((rank + 1) % world_size, grad)
+
+
+def by_parity(rank, world_size, grad, send, recv, way=1):
+    right, left = (rank + way) % world_size, (rank - way) % world_size
+    if rank % 2:
+        send(right, grad)
+        grad.copy_(recv(left))
+    else:
+        came = recv(left)
+        send(right, grad)
+        grad.copy_(came)
+
+
+def leftwards(*ours):
+    by_parity(*ours, way=-1)
+
+
+def new_name(rank, world_size, grad, send, recv):
+    mine = grad.clone()
+    by_parity(rank, world_size, mine, send, recv)
+
+
+def adds(rank, world_size, grad, send, recv):
+    own = grad.clone()
+    by_parity(rank, world_size, grad, send, recv)
+    grad += own
+
+
+def one_adds(rank, world_size, grad, send, recv):
+    by_parity(rank, world_size, grad, send, recv)
+    grad += 8 * (rank == 1)
 
 
 @pytest.mark.parametrize(
-    ("answers", "says"),
+    ("program", "says"),
     [
-        ((4, 5, "optimizer", ...), "your turn"),
-        (("4", 5, "optimizer", "save"), "an epoch is a whole number"),
-        ((5, 5, "optimizer", "save"), "the file says 4"),
-        ((0, 5, "optimizer", "save"), "it does not begin with 0"),
-        ((4, 4, "optimizer", "save"), "which one is next"),
-        ((4, 5, "sampler", "save"), "nothing is lost"),
-        ((4, 5, "rank", "save"), "torchrun tells"),
-        ((4, 5, "dice", "save"), "not_saved is"),
-        ((4, 5, "optimizer", "never"), "what is on disk"),
-        ((4, 5, "optimizer", "load"), "only reads"),
-        ((4, 5, "optimizer", 1), "lost_in is"),
-        ((4, 5, "optimizer", "save"), "right: "),
+        (idle, "no rank has sent anything"),
+        (keyword_order, "the receiver comes first"),
+        (torch_order, "returns a tensor"),
+        (deaf, "rank 3 sends to rank 0, which does not answer"),
+        (nothing_sent, "no rank has sent anything"),
+        (all_send_first, "rank 0 sends to rank 1, which waits, too"),
+        (all_receive_first, "rank 0 waits for rank 3, which waits, too"),
+        (overwrites, "rank 1 holds 4, rank 3's number: rank 0 received before it sent"),
+        (leftwards, "its right neighbour's number"),
+        (new_name, "change grad itself"),
+        (adds, "not its left neighbour's number"),
+        (one_adds, "rank 1 holds 9, not its left neighbour's number"),
+        (by_parity, "right: "),
+        (None, "TypeError"),
     ],
+    ids=lambda value: getattr(value, "__name__", None),
 )
-def test_snapshot(answers, says, capsys):
-    check.snapshot(*answers)
+def test_in_turns(program, says, capsys):
+    check.in_turns(program)
     assert says in capsys.readouterr().out
 
 
-def right(steps, samples, world_size, batch_size):
-    """Return what exercise 3 asks for."""
-    numbers = math.ceil(samples / world_size)
-    epoch, batches = divmod(steps, math.ceil(numbers / batch_size))
-    return epoch, batches * batch_size
+def untouched(rank, world_size, grad, send, recv): ...
+
+
+def nothing(rank, world_size, grad, send, recv):
+    return rank
+
+
+def own_name(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        send(other, grad[other])
+    grad = [recv(other) for other in range(world_size)]
+
+
+def too_early(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        if other != rank:
+            send(other, grad[other])
+            grad[other] = recv(other)
+            grad[(other + 1) % world_size] = grad[other]
+
+
+def backwards(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        send(other, grad[other])
+    for other in range(world_size):
+        grad[world_size - 1 - other] = recv(other)
+
+
+def sums(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        send(other, grad[other])
+    for other in range(world_size):
+        grad[other] += recv(other)
+
+
+def whole_lists(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        send(other, grad)
+    found = [recv(other)[rank] for other in range(world_size)]
+    for other in range(world_size):
+        grad[other] = found[other]
+
+
+def same_piece(rank, world_size, grad, send, recv):
+    own = grad.clone()
+    for other in range(world_size):
+        send(other, own[rank])
+    for other in range(world_size):
+        grad[other] = recv(other)
+
+
+def waits(rank, world_size, grad, send, recv):
+    grad[0] = recv((rank + 1) % world_size)
+    send((rank + 1) % world_size, grad[0])
+
+
+def neighbours(rank, world_size, grad, send, recv):
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    send(right, grad[right])
+    grad[left] = recv(left)
+
+
+def to_itself(rank, world_size, grad, send, recv):
+    for other in range(world_size):
+        send(other, grad[other])
+    for other in range(world_size):
+        grad[other] = recv(other)
+
+
+def not_alone(rank, world_size, grad, send, recv):
+    to_itself(rank, world_size, grad, send, recv)
+    return 1 / (world_size - 1)
+
+
+def not_in_pairs(rank, world_size, grad, send, recv):
+    to_itself(rank, world_size, grad, send, recv)
+    return 1 / (world_size - 2)
 
 
 @pytest.mark.parametrize(
-    ("function", "says"),
+    ("program", "says"),
     [
-        (lambda *given: ..., "your turn"),
-        (lambda *given: print(end=""), "it returned None"),
-        (lambda *given: 1 / 0, "ZeroDivisionError"),
-        (lambda *given: 3, "return an epoch and a number, not 3"),
-        (lambda *given: ("a", 1), "return an epoch and a number"),
-        (
-            lambda s, n, w, b: divmod(s, math.ceil(math.ceil(n / w) / b)),
-            "you count batches",
-        ),
-        (lambda s, n, w, b: divmod(s * b, math.ceil(n / w)), "may be smaller"),
-        (lambda s, n, w, b: (0, s * b), "a rank has only"),
-        (lambda *g: (right(*g)[0] + 1, right(*g)[1]), "epochs count from 0"),
-        (lambda *given: (9, 0), "it is (0, 0), not (9, 0)"),
-        (right, "right: "),
+        (untouched, "your turn"),
+        (nothing, "no rank has sent anything"),
+        (own_name, "with 4 ranks, rank 0 still holds its own pieces: change grad"),
+        (too_early, "has one of them twice"),
+        (backwards, "out of order"),
+        (sums, "nothing is to be added"),
+        (whole_lists, "a piece for each is enough"),
+        (same_piece, "rank 0 got 21 from rank 1, and that is for somebody else: which"),
+        (waits, "which waits, too"),
+        (neighbours, "still holds its own 11 where rank 1's piece should be"),
+        (to_itself, "right: "),
+        (not_alone, "with 1 rank, it raised ZeroDivisionError"),
+        (not_in_pairs, "with 2 ranks, it raised ZeroDivisionError"),
+        (None, "TypeError"),
     ],
+    ids=lambda value: getattr(value, "__name__", None),
 )
-def test_place_after(function, says, capsys):
-    check.place_after(function)
+def test_piece_from_each(program, says, capsys):
+    check.piece_from_each(program)
     assert says in capsys.readouterr().out
-
-
-def test_the_exercise_means_what_sampler_and_loader_do():
-    for steps, samples, world_size, batch in [
-        (7, 24, 4, 2),
-        (23, 10, 4, 2),
-        (9, 10, 3, 3),
-    ]:
-        own = torch.utils.data.DistributedSampler(range(samples), world_size, 0)
-        epochs = []
-        while sum(map(len, epochs)) <= steps:
-            epochs.append([*torch.utils.data.BatchSampler(own, batch, False)])
-        before = sum(map(len, epochs[:-1]))
-        numbers = sum(map(len, epochs[-1][: steps - before]))
-        assert right(steps, samples, world_size, batch) == (len(epochs) - 1, numbers)

@@ -1,388 +1,435 @@
-"""Tests precision: which bits are lost, and that a scaled loss brings them back."""
+"""Tests collectives: what its script does, prints and records, and its checkers."""
 
-import copy
-import functools
-import math
-import os
-import runpy
+import re
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
-from xml.etree import ElementTree
 
 import nbformat
 import pytest
-import rounds
 import torch
 import torch.distributed as dist
-from lesson import changed, quoted
-from ringside import RankFailed, WrongRecording, check, load, still, torchrun
-from ringside.draw.player import animate, spelt
-from ringside.recording import Recording
-from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.nn.parallel import DistributedDataParallel
+from lesson import changed, functions_of, quoted
+from ringside import (
+    Player,
+    RankFailed,
+    Recording,
+    check,
+    load,
+    only,
+    still,
+    torchrun,
+)
+from ringside.draw import flow
+from ringside.draw.flow_layout import Layout
+from ringside.draw.player import animate, image, spelt
 
-STEM = "11_precision"
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / f"{STEM}.py"
-HOW = {"quiet": True, "env": {"CUDA_VISIBLE_DEVICES": ""}}
-KINDS = {"float32": 0, "bfloat16": 7, "float16": 10}  # bits of the digits
-
-
-@pytest.fixture
-def alone(tmp_path, monkeypatch):
-    """A group of this process alone."""
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+ROOT = Path(__file__).resolve().parents[1]
+COLLECTIVES = "11_collectives"
+CPU = {"CUDA_VISIBLE_DEVICES": ""}
+CAREFUL = CPU | {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
 
 
-@pytest.mark.parametrize(("kind", "part"), [("bfloat16", 512), ("float16", 4096)])
-def test_a_step_is_lost_if_it_is_smaller_than_the_lesson_says(kind, part):
-    torch.manual_seed(0)
-    weights = (torch.rand(10_000) * 8 + 0.25).to(getattr(torch, kind))
-    steps = weights.float() / part
-    assert (weights.float() + 0.999 * steps).to(weights.dtype).equal(weights)
-    assert not (weights.float() + 1.1 * steps).to(weights.dtype).equal(weights)
-    assert (weights.float() + 2.01 * steps).to(weights.dtype).gt(weights).all()
+@pytest.mark.parametrize(("ranks", "root"), [(5, 3), (8, 7), (2, 1)])
+def test_what_is_recorded_is_what_each_collective_means(ranks, root):
+    run = torchrun(COLLECTIVES, "--root", root, ranks=ranks, record=True, quiet=True)
+    for rank in range(ranks):
+        own = [event for event in run.recording if event["rank"] == rank]
+        values = {event["phase"]: [*map(sum, event["gets"])] for event in own}
+        pieces = [10 * (r + 1) + rank for r in range(ranks)]
+        numbers = list(range(1, ranks + 1))
+        assert values["broadcast"] == [root + 1]
+        assert values["scatter"] == [pieces[root]]
+        assert values["gather"] == (numbers if rank == root else [])
+        assert values["reduce"] == ([sum(numbers)] if rank == root else [])
+        assert values["all_gather"] == numbers
+        assert values["all_to_all"] == pieces
+        assert values["all_reduce"] == [sum(numbers)]
+        assert values["reduce_scatter"] == [sum(pieces)]
+        assert values["barrier"] == []
 
 
-def test_the_gradient_at_a_pixel_is_what_the_lesson_says():
-    pixels, wanted = runpy.run_path(SCRIPT)["photo"](3)
-    made = torch.zeros_like(pixels, requires_grad=True)
-    nn.functional.mse_loss(made, wanted).backward()
-    assert made.grad.unique().item() == pytest.approx(-2 * 0.004 / 2**20)
-    assert not made.grad.half().any() and made.grad.bfloat16().all()
-    assert made.grad.sum().item() == pytest.approx(-0.008, rel=0.01)
-
-
-def without_unscale(kind):
-    """Return how far a clipped step goes if nobody unscales before."""
-    weight = nn.Parameter(torch.zeros(1))
-    optimizer, scaler = kind([weight], lr=1), torch.amp.GradScaler("cpu")
-    scaler.scale(3 * weight).backward()
-    nn.utils.clip_grad_norm_([weight], max_norm=1.0)
-    scaler.step(optimizer)
-    return abs(weight.item())
-
-
-def test_adam_hides_what_sgd_shows():
-    assert without_unscale(torch.optim.SGD) < 0.00002
-    assert without_unscale(torch.optim.Adam) > 0.9
-
-
-def test_with_too_large_a_scale_the_first_steps_are_skipped():
-    """The answer of the sandbox: seven halvings, and one step that is taken."""
-    lines = torchrun(STEM, "--exponent", 30, ranks=3, **HOW).lines[0]
-    assert lines[-1].endswith("16 bits lose 8 steps, and a scale keeps 1")
-    assert lines[3].count("skip") == 7
-    assert [*map(int, lines[4].split()[-8:])] == [*range(30, 22, -1)]
+def test_every_collective_has_a_card_that_moves():
+    cells = nbformat.read(ROOT / "notebooks" / f"{COLLECTIVES}.ipynb", 4).cells
+    cards = [c for c in cells if re.search(r'^card\("', c.source, re.MULTILINE)]
+    lines = [cell.source.splitlines()[-1] for cell in cards]
+    names = [name for line in lines for name in re.findall('"(.+?)"', line)]
+    recording = load(COLLECTIVES)
+    assert sorted(names) == sorted({event["phase"] for event in recording})
+    for line, cell in zip(lines, cards):
+        own = only(recording, *re.findall('"(.+?)"', line))
+        shown = cell.outputs[-1].data["text/html"]
+        assert shown.startswith(image(animate(own)))
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("there", "back"),
     [
-        ("    scaler.unscale_(optimizer)\n", "", "the weight is"),
-        ("way == WAYS[2] else", "way != WAYS[0] else", "16 bits have kept something"),
-        ("scaler.step(optimizer)", "optimizer.step()", "is taken, with an inf on"),
-        ("    scaler.update()\n", "", "being called after step"),
-        (
-            "return allreduce_hook(None, bucket)",
-            "fut = torch.futures.Future()\n"
-            "    fut.set_result(bucket.buffer())\n    return fut",
-            "the ranks disagree",
-        ),
-        (
-            "max_norm=1.0",
-            "max_norm=0.001 if scaler.is_enabled() else 1.0",
-            "the weight is",
-        ),
+        ("broadcast", "reduce"),
+        ("all_gather", "reduce_scatter"),
+        ("scatter", "gather"),
+        ("all_to_all", "all_to_all"),
     ],
 )
-def test_whatever_is_left_out_is_found(old, new, says, tmp_path):
-    path = changed(STEM, tmp_path, (old, new))
+def test_opposites_have_the_same_arrows_turned_round(there, back):
+    recording = load(COLLECTIVES)
+
+    def arrows(name):
+        """Return who gave to whom: whose numbers are in what each rank got."""
+        made = [event for event in recording if event["phase"] == name]
+        got = [(e["rank"], places) for e in made for places in e["gets"]]
+        pairs = [(r, to) for to, places in got for r in range(4) if places[r]]
+        return sorted((giver, to) for giver, to in pairs if giver != to)
+
+    assert arrows(there) == sorted((giver, to) for to, giver in arrows(back))
+    assert len(arrows(there)) == (12 if there.startswith("all") else 3)
+
+
+def two_in_one(rank, world_size):
+    """Print a sum and the numbers of all, each found by two calls."""
+    total, mine = torch.tensor([rank + 1]), torch.tensor([rank + 1])
+    dist.reduce(total, 0)
+    dist.broadcast(total, 0)
+    room = torch.zeros(world_size, 1, dtype=torch.int64)
+    dist.gather(mine, [*room] if rank == 0 else None, 0)
+    dist.broadcast(room, 0)
+    print(total.item(), room.flatten().tolist())
+
+
+def test_two_calls_in_one():
+    lines = torchrun(two_in_one, ranks=4, quiet=True, env=CPU).lines
+    assert [*lines.values()] == [["10 [1, 2, 3, 4]"]] * 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others count for all processes")
+def test_each_call_sends_as_many_bytes_as_the_lesson_says(tmp_path):
+    count = functions_of(COLLECTIVES, tmp_path).count
+    lines = torchrun(count, ranks=4, quiet=True, env=CPU).lines[0]
+    counted = {name: float(found) for name, found in map(str.split, lines)}
+    pieces = {"broadcast": 3, "gather": 3, "reduce": 3.75, "all_gather": 12}
+    pieces |= {"all_reduce": 6, "scatter": 3, "all_to_all": 12}
+    pieces |= {"reduce_scatter": 24, "barrier": 0}
+    assert counted == pytest.approx(pieces, abs=0.11)
+
+
+def long_reduce(rank, world_size, count):
+    numbers = torch.full((count,), rank + 1)
+    dist.reduce(numbers, 0)
+    print(*sorted({*numbers.tolist()}))
+
+
+def test_a_long_reduce_leaves_other_sums_than_a_short_one():
+    how = {"ranks": 2, "quiet": True, "env": CPU}
+    found = [torchrun(long_reduce, n, **how).lines for n in (2**17, 10**6)]
+    assert [lines[0] for lines in found] == [["3"], ["3"]]
+    assert found[0][1] == ["2 3"] and found[1][1] != ["2 3"]
+
+
+def test_an_all_reduce_is_a_reduce_scatter_and_then_an_all_gather(capsys, tmp_path):
+    (tmp_path / "halves.py").write_text(
+        "import torch\nimport torch.distributed as dist\n"
+        + quoted(COLLECTIVES, "def halves").partition("\n\n\nrun =")[0]
+        + "\ndist.init_process_group('gloo')\n"
+        + "halves(dist.get_rank(), dist.get_world_size())\n"
+        + "dist.destroy_process_group()\n"
+    )
+    lines = torchrun(tmp_path / "halves.py", ranks=4, quiet=True, env=CPU).lines
+    for rank, [line] in lines.items():
+        assert f"rank {rank} | {line}\n" in page()
+
+
+def page():
+    """Return the prose of the lesson."""
+    cells = nbformat.read(ROOT / "notebooks" / f"{COLLECTIVES}.ipynb", 4).cells
+    return "\n\n".join(c.source for c in cells if c.cell_type == "markdown")
+
+
+def operators(rank, world_size, *names):
+    for name in names:
+        kind = torch.float64 if name == "AVG" else torch.int64  # means: fractions
+        number = torch.tensor([rank + 1], dtype=kind)
+        dist.all_reduce(number, getattr(dist.ReduceOp, name))
+        print(number.item())
+
+
+def test_the_operators_make_what_the_fold_says():
+    told = dict(re.findall(r"`([A-Z]+)` ([\d.]*\d)", page()))
+    assert len(told) == 8
+    lines = torchrun(operators, *told, ranks=4, quiet=True, env=CPU).lines
+    assert [*lines.values()] == [[*told.values()]] * 4
+
+
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="the page is about torch 2.13")
+def test_torch_warns_of_the_old_names_that_the_page_says():
+    rows = re.findall(r"(?m)^\| `dist\.(\w+)` \| `dist\.(\w+)` \| (.+) \|$", page())
+    assert len(rows) == 3
+    for old, new, who in rows:
+        if torch.__version__ >= "2.14" and "not" in who:
+            assert hasattr(dist, old) and hasattr(dist, new)
+            continue
+        with pytest.warns(FutureWarning, match=rf"{old}` is deprecated.*{new}`"):
+            try:
+                found = getattr(dist, old)
+                found.SUM if old == "reduce_op" else found(None, None)
+            except (AttributeError, TypeError, ValueError):
+                pass  # without a group there is nothing to do
+
+
+def watched(rank, world_size, late, seconds):
+    watch = dist.new_group(backend="gloo")
+    time.sleep(seconds if rank == late else 0)
+    dist.monitored_barrier(watch, timedelta(seconds=1), wait_all_ranks=True)
+    print("all have come")
+
+
+def test_nobody_fails_when_the_rank_with_the_list_is_late():
+    how = {"ranks": 3, "quiet": True, "env": CPU}
+    assert torchrun(watched, 0, 2, **how).lines[2] == ["all have come"]
+    with pytest.raises(RankFailed, match="Ranks 2 failed to pass monitoredBarrier"):
+        torchrun(watched, 2, 4, **how)
+
+
+def absent(rank, world_size):
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    time.sleep(6 if rank == 2 else 0)
+    dist.all_reduce(torch.ones(1), group=group)
+
+
+def test_detail_names_the_rank_that_stays_away_and_else_nobody_does():
+    how = {"ranks": 3, "quiet": True}
+    with pytest.raises(RankFailed, match="Ranks 2 failed to pass monitoredBarrier"):
+        torchrun(absent, env=CAREFUL, **how)
+    with pytest.raises(RankFailed, match="rank [01] raised .*(Timed out|by peer)"):
+        torchrun(absent, env=CPU, **how)
+
+
+def test_sizes_that_differ_are_noticed_by_detail_alone(tmp_path):
+    sized = functions_of(COLLECTIVES, tmp_path).sized
+    how = {"ranks": 4, "quiet": True}
+    lines = torchrun(sized, [1, 2, 3, 4], env=CPU, **how).lines
+    assert [*lines.values()] == [["[1]"], ["[1, 2]"], ["[1, 3, 3]"], ["[1, 2, 4, 4]"]]
+    with pytest.raises(RankFailed, match="TensorShape"):
+        torchrun(sized, [1, 2, 3, 4], env=CAREFUL, **how)
+    with pytest.raises(RankFailed, match="rank [123] was killed"):
+        torchrun(sized, [4, 3, 2, 1], env=CPU, **how)
+    lines = torchrun(sized, [4, 3, 2, 1], True, env=CPU, **how).lines
+    assert [*lines.values()] == [["[1, 1, 1, 1]"]] * 4
+
+
+def test_a_root_that_is_not_there_gets_one_line(capsys):
+    cells = nbformat.read(ROOT / "notebooks" / f"{COLLECTIVES}.ipynb", 4).cells
+    [source] = [c.source for c in cells if "def chosen" in c.source]
+    names = {"interact_manual": lambda **_: lambda function: function, "names": []}
+    body = source[source.index("@") : source.rindex("chosen(")]
+    exec(body, names)
+    assert names["chosen"]("gather", 3, 3) is None
+    said = capsys.readouterr().out
+    assert said == "3 ranks are ranks 0 to 2: none of them is 3\n"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "says"),
+    [
+        ("lambda: dist.all_reduce(own)", "lambda: own", "all_reduce: rank"),
+        ("dist.broadcast(own, root)", "dist.broadcast(own, 0)", "broadcast: rank"),
+        ("dist.all_to_all_single(room, pieces)", "room.copy_(pieces)", "all_to_all: "),
+    ],
+)
+def test_a_call_that_gives_something_else_fails(right, wrong, says, tmp_path):
+    path = changed(COLLECTIVES, tmp_path, (right, wrong))
     with pytest.raises(RankFailed, match=says):
-        torchrun(path, "--exponent", 24, ranks=2, **HOW)
+        torchrun(path, "--root", 1, ranks=2, quiet=True)
 
 
-def in_pieces(rank, world_size, script, kind):
-    """Print the weight after two steps, and the all-reduces, by number of pieces."""
-    sys.path.append(os.path.dirname(script))
-    told = runpy.run_path(script)
-    for number in (1, 2, 8):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-        ddp, calls = DistributedDataParallel(model), []
-        ddp.register_comm_hook(calls, told["note_and_average"])
-        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-        scaler = torch.amp.GradScaler("cpu", enabled=kind == "float16")
-        torch.manual_seed(rank)
-        data = torch.randn(16, 4), torch.randn(16, 1)
-        pieces = [*zip(*(part.chunk(number) for part in data))]
-        for _ in range(2):
-            told["take_step"](ddp, pieces, optimizer, scaler, getattr(torch, kind))
-        weights = nn.utils.parameters_to_vector(model.parameters())
-        print(len(calls), *weights.tolist())
+def test_every_arrow_is_drawn_from_a_number_that_arrived():
+    raw = torchrun(COLLECTIVES, ranks=3, record=True, quiet=True).recording
+    recording = spelt(raw)
+    assert {event["phase"] for event in recording} > {"gather", "barrier", "pieces"}
+    assert not any("sends" in event for event in recording)
+    layout = Layout(recording)
+    for event in recording:
+        own, call = event["rank"], event["phase"]
+        sends = [s for s in flow.sends(layout, event["step"]) if s[1] == own]
+        whose = [r for _, *many in event["holds"].get("gets", []) for r in many]
+        assert sorted(giver for giver, *_ in sends) == sorted({*whose} - {own})
+        pieces = call in ("scatter", "all_to_all", "reduce_scatter")
+        for giver, _, _, cells in sends:
+            number = 10 * (giver + 1) + own if pieces else giver + 1
+            assert cells == [[number, giver]]
+    gathered = still(only(raw, "gather"), 1).svgs[0]
+    assert gathered.count(">gets</text>") == 1, "what is empty has no room"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_in_pieces_makes_the_steps_of_the_whole_batch(kind):
-    lines = torchrun(in_pieces, f"{SCRIPT}", kind, ranks=2, **HOW).lines
-    assert lines[0] == lines[1]
-    whole, *others = [[*map(float, line.split())] for line in lines[0]]
-    assert whole[0] == 2  # in two steps, with one bucket
-    exact = 1e-6 if kind == "float32" else 4 * 2.0 ** -KINDS[kind] * 0.1
-    for found in others:
-        assert found[0] == 2
-        assert found[1:] == pytest.approx(whole[1:], abs=exact)
+def test_calls_begin_at_rest_with_what_all_have_for_them():
+    raw = torchrun(COLLECTIVES, ranks=2, record=True, quiet=True).recording
+    told = spelt(only(raw, "reduce", "all_reduce", "scatter", "barrier"))
+    phases = [event["phase"] for event in told if event["rank"] == 1]
+    own = ["numbers", "reduce", "all_reduce"]
+    assert phases == [*own, "pieces", "scatter", "barrier"]
+    assert [event["step"] for event in told if event["rank"] == 1] == [*range(6)]
+    has = {event["phase"]: event["holds"]["has"] for event in told if event["rank"]}
+    assert has["numbers"] == has["reduce"] == [[2, 1]]
+    assert has["pieces"] == has["barrier"] == [[20, 1], [21, 1]]
+    calls = [event.get("call") for event in told if event["rank"] == 1]
+    assert calls == [None, "reduce", "all_reduce", None, "scatter", "barrier"]
 
 
-def test_the_scaler_belongs_into_the_checkpoint(alone):
-    told = runpy.run_path(SCRIPT)
-    pieces = [tuple(half[..., :64, :64] for half in told["photo"](3))]
-
-    def train(state, steps, forget=()):
-        model = nn.Conv2d(1, 1, 1, bias=False)
-        nn.init.ones_(model.weight)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
-        scaler = torch.amp.GradScaler("cpu", 2.0**18, growth_interval=2)
-        parts = {"model": model, "optimizer": optimizer, "scaler": scaler}
-        for name in state or ():
-            if name not in forget:
-                parts[name].load_state_dict(copy.deepcopy(state[name]))
-        ddp = DistributedDataParallel(model)
-        for _ in range(steps):
-            told["take_step"](ddp, pieces, optimizer, scaler, torch.float16)
-        return {name: copy.deepcopy(part.state_dict()) for name, part in parts.items()}
-
-    whole, stopped = train(None, 9), train(None, 5)
-    same = train(stopped, 4)
-    assert same["scaler"] == whole["scaler"]
-    assert same["model"]["weight"].equal(whole["model"]["weight"])
-    other = train(stopped, 4, forget=["scaler"])
-    assert not other["model"]["weight"].equal(whole["model"]["weight"])
+def recording():
+    """Return three steps: a rest, a call, and another call."""
+    phases = [("rest", {}), ("give", {"gets": []}), ("take", {"gets": []})]
+    events = []
+    for step, (phase, more) in enumerate(phases):
+        for rank in range(2):
+            holds = {"has": [[rank + 1, rank]]} | ({"gets": [[7, 0]]} if more else {})
+            event = {"step": step, "rank": rank, "phase": phase, "holds": holds}
+            if more and rank == 0:
+                event["sends"] = [[1, "gets", [[5, 0]]]]
+            events.append(event | more)
+    return Recording(events, picture="flow", pace=2, fresh=["gets"])
 
 
-def with_an_inf(rank, world_size, sync):
-    """Print whether a step was taken, where rank 1 has an infinite gradient."""
-    model = nn.Linear(1, 1, bias=False)
-    ddp = DistributedDataParallel(model)
-    before = model.weight.clone()
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu")
-    ddp.require_backward_grad_sync = sync
-    scaler.scale(ddp(torch.tensor([math.inf if rank else 1.0]))).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    print(model.weight.equal(before), scaler.get_scale())
+def test_a_part_of_a_recording_begins_at_rest():
+    part = only(recording(), "take")
+    assert [e["phase"] for e in part] == ["rest", "rest", "take", "take"]
+    assert [e["step"] for e in part] == [0, 0, 1, 1]
+    assert part.header["pace"] == 2
+    assert repr(Player(part)) == "Player: 2 states"
+    with pytest.raises(ValueError, match="no phase 'give all', but rest, give, take"):
+        only(recording(), "give all")
 
 
-@pytest.mark.parametrize("sync", [True, False])
-def test_the_all_reduce_is_what_tells_the_other_ranks(sync):
-    lines = torchrun(with_an_inf, sync, ranks=2, **HOW).lines
-    skipped, taken = ["True 32768.0"], ["False 65536.0"]
-    assert lines == {0: skipped if sync else taken, 1: skipped}
+def test_a_message_shows_what_travels_and_not_what_is_made_of_it():
+    picture = flow.frame(recording(), 1)
+    assert picture.count(">5</text>") == 1
+    assert picture.count(">7</text>") == 2
 
 
-@pytest.mark.skipif(dist.is_nccl_available(), reason="needs a torch without NCCL")
-def test_the_hook_for_bf16_refuses_a_torch_without_nccl(alone):
-    ddp = DistributedDataParallel(nn.Linear(1, 1))
-    with pytest.raises(TypeError, match="NCCL.*XCCL"):
-        ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
+def test_a_long_picture_draws_once_what_it_shows_often():
+    picture = flow.animate(recording())
+    assert picture.count(">5</text>") == 1
+    assert picture.count('class="f12"') == 1 and picture.count('class="f32"') == 1
+    assert "7.6s" in picture, "1.2 + 2 steps of 2 s + 2.4"
 
 
-def test_the_fp16_hook_of_torch_loses_what_that_of_the_lesson_loses(alone):
-    told = rounds.told(STEM)
-    found = []
-    for state, hook in (
-        (None, default_hooks.fp16_compress_hook),
-        (torch.float16, told["compressed"]),
-    ):
-        ddp = DistributedDataParallel(nn.Linear(4, 1, bias=False))
-        ddp.register_comm_hook(state, hook)
-        ddp(torch.tensor([1.5e-8, 0.001, 3.0, 7e4])).sum().backward()
-        found.append(ddp.module.weight.grad[0])
-    assert found[0].equal(found[1])
-    assert found[0][0] == 0 and found[0][3] == math.inf
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((..., [], 108), "your turn"),
+        ((32, [12, 22, 32, 42], 108), "the root is rank 3"),
+        ((23, [12, 22, 32, 42], 108), "the tens say who gives"),
+        ((33, [12, 22, 32, 42], 108), "would give to rank 3"),
+        ((12, [12, 22, 32, 42], 108), "12 comes from rank 0"),
+        ((7, [12, 22, 32, 42], 108), "7 is not rank 3's piece"),
+        ((42, 12, 108), "a list, such as"),
+        (([42], [12, 22, 32, 42], 108), "one whole number"),
+        ((42, [12, 22, 32, 42], [108]), "one whole number"),
+        ((42, [30, 31, 32, 33], 108), "what rank 2 gives"),
+        ((42, [42, 32, 22, 12], 108), "in the order of ranks"),
+        ((42, [1, 2, 3, 4], 108), "ends in 2"),
+        ((42, ["a", 1, 2, 3], 108), "a list, such as"),
+        ((42, [12, 22, 32, 42], 126), "rank 2's own pieces"),
+        ((42, [12, 22, 32, 42], 10), "here pieces are added up"),
+        ((42, [12, 22, 32, 42], 100), "100 is not the sum"),
+        ((42, [12, 22, 32, 42], 108), "right: "),
+    ],
+)
+def test_rank_two(answer, says, capsys):
+    check.rank_two(*answer)
+    assert says in capsys.readouterr().out
 
 
-def test_autocast_leaves_a_table_alone_and_a_table_in_bf16_moves_half_the_bytes():
-    """Why the lesson's table gains, and must be made bf16 by hand; no clock."""
-    rows, moved = torch.arange(100).reshape(4, 25), {}
-    for kind in (torch.float32, torch.bfloat16):
-        table = nn.EmbeddingBag(100, 8, sparse=True)
-        with torch.autocast("cpu", torch.bfloat16):
-            assert table(rows).dtype == torch.float32
-            assert nn.Linear(8, 8)(torch.ones(1, 8)).dtype == torch.bfloat16
-        table.to(kind)(rows).square().mean().backward()
-        moved[kind] = table.weight.nbytes, table.weight.grad._values().nbytes
-    whole, half = moved.values()
-    assert half == (whole[0] / 2, whole[1] / 2)
-
-
-def test_the_picture_shows_what_is_lost_and_who_had_an_inf():
-    events = load(STEM)
-    bars = spelt(events)
-    for lane, way in enumerate(("32 bits", "16 bits", "16 bits, scaled")):
-        own = [event for event in events if event["phase"] == way]
-        above = [b for b in bars if b["lane"] == lane and b["kind"] != "message"]
-        for bar, event in zip(above, own, strict=True):
-            lost = event["infs"] or lane == 1
-            assert bar["kind"] == ("wait" if lost else "work")
-            assert bar["what"] == ("skips" if event["infs"] else event["weight"])
-    below = [bar["what"] for bar in bars if bar["kind"] == "message"]
-    assert [below[0], below[1], below[-1]] == ["inf: 3", "scale 2^22", "inf: 0, 3"]
-    for svg in (still(events, 0).svgs[0], animate(events)):
-        ElementTree.fromstring(svg)
-
-
-def test_a_recording_that_lacks_a_scale_is_refused():
-    event = {"step": 1, "rank": 0, "phase": "32 bits", "weight": "1.5", "infs": []}
-    with pytest.raises(WrongRecording, match="no 'exponent', as bits needs it"):
-        spelt(Recording([event], picture="bits"))
+RIGHT = {
+    "weights": "broadcast",
+    "mean_loss": "all_reduce",
+    "predictions": "gather",
+    "own_part": "reduce_scatter",
+    "whole_again": "all_gather",
+}
 
 
 @pytest.mark.parametrize(
     ("answers", "says"),
     [
-        ((32, 256, ...), "your turn"),
-        ((32, 256, 6.5), "whole number"),
-        ((128, 256, 6), "right from 1 to 2"),
-        ((64, 256, 6), "right from 2 to 4"),
-        ((32, 4096, 6), "divide, by 4"),
-        ((32, 100, 6), "not 1/100"),
-        ((32, 256, 5), "half of the smallest"),
-        ((32, 256, -6), "larger"),
-        ((32, 256, 8), "is 2^-22"),
-        ((32, 256, 6), "right: "),
-    ],
-)
-def test_neighbours(answers, says, capsys):
-    check.neighbours(*answers)
-    assert says in capsys.readouterr().out
-
-
-def test_the_exercise_means_what_torch_does():
-    for kind, part in (("bfloat16", 32), ("float16", 256)):
-        four, more = torch.tensor([4.0, 9.0], dtype=getattr(torch, kind))
-        assert (torch.nextafter(four, more) - four).item() == 1 / part
-    gradient = torch.tensor(2.0**-30)
-    assert [(gradient * 2**n).half().item() for n in (5, 6)] == [0, 2.0**-24]
-
-
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        (("fcebad", ...), "your turn"),
-        ((123, "fc"), "write letters"),
-        (("fcebad", "fx"), "write letters"),
-        (("fceba", "fc"), "each of the six"),
-        (("cfebad", "fc"), "backward needs a loss"),
-        (("fecbad", "fc"), "no gradients to divide"),
-        (("fcbead", "fc"), "the true gradients"),
-        (("fceabd", "fc"), "never used"),
-        (("fcebda", "fc"), "it comes last"),
-        (("fcebad", "fce"), "unscale_ needs the gradients of all pieces"),
-        (("fcebad", "fcd"), "update comes once"),
-        (("fcebad", "c"), "a forward and a backward"),
-        (("fcebad", "cf"), "in which order"),
-        (("fcebad", "fc"), "right: "),
-    ],
-)
-def test_step_order(answers, says, capsys):
-    check.step_order(*answers)
-    assert says in capsys.readouterr().out
-
-
-def right(scale, good_steps, found_inf):
-    """Return what exercise 3 asks for, as torch's scaler does it."""
-    scaler = torch.amp.GradScaler("cpu", scale, growth_interval=3)
-    weight = nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([weight], lr=0.1)
-    for bad in [False] * good_steps + [found_inf]:
-        weight.grad = None
-        scaler.scale(weight * (math.inf if bad else 1.0)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    return scaler.get_scale(), scaler.state_dict()["_growth_tracker"]
-
-
-@pytest.mark.parametrize(
-    ("function", "says"),
-    [
-        (lambda *given: ..., "your turn"),
-        (lambda *given: print(end=""), "it returned None"),
-        (lambda *given: 1 / 0, "ZeroDivisionError"),
-        (lambda *given: 3, "return a scale and a number, not 3"),
-        (lambda s, n, inf: (s, n + 1) if n < 2 else (2 * s, 0), "halves the scale"),
-        (lambda s, n, inf: (s / 2, n) if inf else right(s, n, inf), "no longer in a"),
-        (lambda s, n, inf: (s / 4, 0) if inf else right(s, n, inf), "not 0.5"),
-        (lambda s, n, inf: (s / 2, 0) if inf else (s, n + 1), "the third good step"),
+        (RIGHT | {"weights": ...}, "your turn"),
+        ({"weights": "broadcast"}, "missing a required argument: 'mean_loss'"),
+        (RIGHT | {"weights": "scatter"}, "weights: scatter gives the pieces of one"),
+        (RIGHT | {"mean_loss": "reduce"}, "mean_loss: reduce gives the sum to one"),
+        (RIGHT | {"predictions": "all_gather"}, "everyone's to all; here rank 0 alone"),
         (
-            lambda s, n, inf: (2 * s, 3) if n > 1 and not inf else right(s, n, inf),
-            "counting begins again",
+            RIGHT | {"own_part": "all_reduce"},
+            "own_part: all_reduce gives the whole sum",
         ),
-        (lambda s, n, inf: (s / 2, 0) if inf else (2 * s, 0), "only good step number"),
-        (lambda s, n, inf: (s / 2, 0) if inf else (s, 7), "it is (1.0, 1), not"),
-        (right, "right: "),
+        (RIGHT | {"own_part": "all_to_all"}, "own_part: all_to_all gives each a piece"),
+        (RIGHT | {"whole_again": "barrier"}, "whole_again: barrier gives nobody"),
+        (RIGHT | {"weights": "send"}, "'send' is none of broadcast"),
+        (RIGHT | {"weights": 3}, "3 is none of"),
+        (RIGHT | {"weights": dist.broadcast}, "right: "),
+        (RIGHT, "right: "),
     ],
 )
-def test_next_scale(function, says, capsys):
-    check.next_scale(function)
+def test_right_call(answers, says, capsys):
+    check.right_call(**answers)
     assert says in capsys.readouterr().out
 
 
-def guarded(rank, world_size, text):
-    """Take three steps, of which rank 1 has a NaN in the second."""
-    exec(text, names := {"torch": torch, "nn": nn})
-    ddp = DistributedDataParallel(nn.Linear(1, 1, bias=False))
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    for step in range(3):
-        optimizer.zero_grad()
-        loss = ddp(torch.tensor([math.nan if (rank, step) == (1, 1) else 1.0])).sum()
-        loss.backward()
-        print(names["guarded_step"](ddp, optimizer, loss))
-    print(ddp.module.weight.isfinite().item())
+def told(rank, mean):
+    return f"mean loss {mean}" if rank == 0 else None
 
 
-def test_all_ranks_skip_a_step_with_a_nan_and_one_says_that_it_was_its_own():
-    run = torchrun(guarded, quoted(STEM, "def guarded_step"), ranks=2, quiet=True)
-    assert run.lines[0] == ["True", "False", "True", "True"]
-    assert run.lines[1] == ["True", "my loss is nan", "False", "True", "True"]
+def divides_first(rank, world_size, loss, all_reduce):
+    loss /= world_size
+    all_reduce(loss)
+    return told(rank, f"{loss.item():.2f}")
 
 
-def sparse(rank, world_size):
-    ddp = DistributedDataParallel(nn.Embedding(1000, 4, sparse=True))
-    ddp(torch.tensor([[7], [7, 8, 9]][rank])).sum().backward()
-    grad = ddp.module.weight.grad
-    print(grad._values().numel(), grad.to_dense()[6:11, 0].tolist())
-    decays = functools.partial(torch.optim.SGD, weight_decay=0.1)
-    decays.__name__ = "weight decay"
-    kinds = torch.optim.SGD, torch.optim.SparseAdam, torch.optim.AdamW, decays
-    for kind in kinds:
-        try:
-            kind(ddp.parameters(), lr=0.1).step()
-            print(f"{kind.__name__} takes it")
-        except RuntimeError:
-            print(f"{kind.__name__} refuses")
-    try:
-        nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
-        print("clipping takes it")
-    except (RuntimeError, NotImplementedError):
-        print("clipping refuses")
+def calls_twice(rank, world_size, loss, all_reduce):
+    all_reduce(loss)
+    all_reduce(loss)
+    return told(rank, loss.item() / world_size)
 
 
-def test_ddp_averages_a_sparse_gradient_of_different_rows():
-    run = torchrun(sparse, ranks=2, quiet=True)
-    cells = nbformat.read(SCRIPT.parents[1] / "notebooks" / f"{STEM}.ipynb", 4).cells
-    said = "Both ranks get 1, 0.5 and 0.5 in these rows, and hold 12 numbers"
-    assert any(said in cell.source for cell in cells)
-    assert run.lines[0] == run.lines[1]
-    assert run.lines[0] == [
-        "12 [0.0, 1.0, 0.5, 0.5, 0.0]",
-        "SGD takes it",
-        "SparseAdam takes it",
-        "AdamW refuses",
-        "weight decay refuses",
-        f"clipping {'refuses' if torch.__version__ < '2.14' else 'takes it'}",
-    ]
+def empties_first(rank, world_size, loss, all_reduce):
+    loss.zero_()
+    all_reduce(loss)
+    return told(rank, loss.item() / world_size)
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (lambda r, n, loss, add: None, "no rank calls all_reduce"),
+        (lambda r, n, loss, add: add(loss) if r == 0 else None, "only rank 0 made"),
+        (
+            lambda r, n, loss, add: add(loss) if r else None,
+            "only ranks 1, 2 and 3 made",
+        ),
+        (lambda r, n, loss, add: add(loss), "rank 0 told nothing"),
+        (
+            lambda r, n, loss, add: (add(loss), "mean")[1],
+            "ranks 1, 2 and 3 told it, too",
+        ),
+        (lambda r, n, loss, add: (add(loss), r or None)[1], "3 told, not rank 0"),
+        (lambda r, n, loss, add: (add(loss), told(r, loss.item()))[1], "mean is 2.5"),
+        (
+            lambda r, n, loss, add: (add(loss), None if r else 2.5)[1],
+            "returned 2.5, and",
+        ),
+        (
+            lambda r, n, loss, add: (add(loss), told(r, loss.item() / 4))[1],
+            "mean is 1.5",
+        ),
+        (lambda r, n, loss, add: (add(loss), told(r, "nan"))[1], "not the text 'mean"),
+        (lambda r, n, loss, add: (add(loss), told(r, loss / n))[1], "'mean loss 2.5'"),
+        (lambda r, n, loss, add: 1 / 0, "rank 0 raised ZeroDivisionError"),
+        (lambda r, n, loss, add: (r or add(loss), add(loss)), "[2, 1, 1, 1]"),
+        (calls_twice, "'mean loss 10.0': the mean is 2.5"),
+        (empties_first, "'mean loss 0.0': the mean is 2.5"),
+        (lambda r, n, loss, add: (add(loss), told(r, loss.item() / n))[1], "right: "),
+        (divides_first, "right: "),
+        (None, "TypeError"),
+    ],
+)
+def test_mended(program, says, capsys):
+    check.mended(program)
+    assert says in capsys.readouterr().out

@@ -1,296 +1,488 @@
-"""Tests launchers: who starts the ranks, who tells them what, and who ends them."""
+"""Tests the fastest all-reduce: what its script records, its ways, its checkers."""
 
-import importlib
+import itertools
 import json
-import pickle
+import math
+import os
 import re
 import runpy
 import subprocess
 import sys
-import time
 from pathlib import Path
 from xml.etree import ElementTree
 
-import psutil
+import nbformat
 import pytest
-from lesson import changed, code_with
+import rounds
+import torch.distributed as dist
+from lesson import changed
 from ringside import (
     RankFailed,
-    RankTimeout,
     WrongRecording,
+    at_barriers,
     check,
     load,
+    only,
+    simulate,
     still,
     torchrun,
 )
-from ringside.draw import trees
+from ringside.draw.chart import lines, size_of
 from ringside.draw.player import animate, spelt
-from ringside.recording import Recording
+from ringside.recording import Recording, table
 
-STEM = "12_launchers"
+STEM = "12_how_fast_can_it_get"
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / f"{STEM}.py"
-PAGE = json.loads((ROOT / "notebooks" / f"{STEM}.ipynb").read_text("utf-8"))["cells"]
-PROSE = "\n".join("".join(c["source"]) for c in PAGE if c["cell_type"] == "markdown")
+MEASURED = ROOT / "figures" / f"{STEM}_measured.json"
+CPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.fixture(scope="module")
-def told():
-    """Return what the processes of each way have recorded, by way and rank."""
-    found = {}
-    for event in load(STEM):
-        found.setdefault(event["phase"], {})[event["rank"]] = event
+def recordings():
+    """What real runs on 1, 2, 4 and 8 ranks recorded."""
+    runs = {n: torchrun(STEM, ranks=n, record=True, quiet=True) for n in (1, 2, 4, 8)}
+    return {n: run.recording for n, run in runs.items()}
+
+
+def replay(rows: list[list[dict]]) -> None:
+    """Follow every message of a recording, from the states alone."""
+    for before, after in zip(rows, rows[1:]):
+        for rank, event in enumerate(after):
+            if "to" not in event:  # another way begins
+                continue
+            far, came = event["to"] ^ rank, after[event["to"]]["gives"]
+            assert far & (far - 1) == 0 and after[event["to"]]["to"] == rank
+            had, now = before[rank]["chunks"], event["chunks"]
+            begin = 0
+            if event["phase"] != "swap_all":
+                begin = (
+                    (rank if event["phase"] == "halve" else event["to"]) // far * far
+                )
+            kept = had[begin : begin + len(came)]
+            adds = event["phase"] != "double"
+            new = [c + k * adds for c, k in zip(came, kept)]
+            assert now == [*had[:begin], *new, *had[begin + len(came) :]]
+            own = before[rank]["chunks"]
+            given = event["gives"]
+            assert given == own[own.index(given[0]) :][: len(given)]
+
+
+def test_every_message_that_is_recorded_gives_what_its_partner_then_has(recordings):
+    for ranks, events in recordings.items():
+        rows = table(events)
+        replay(rows)
+        ones = [(c + 1) * (10**ranks - 1) // 9 for c in range(ranks)]
+        steps = ranks.bit_length() - 1
+        phases = ["whole", *["swap_all"] * steps, "chunks"]
+        phases += [*["halve"] * steps, *["double"] * steps]
+        assert [row[0]["phase"] for row in rows] == phases
+        for row in (rows[steps], rows[-1]):
+            assert [event["chunks"] for event in row] == [ones] * ranks
+        for rank, event in enumerate(rows[2 * steps + 1]):  # where halving ends
+            full = [c for c, v in enumerate(event["chunks"]) if v == ones[c]]
+            assert full == [rank]
+
+
+def test_the_bytes_are_those_that_the_lesson_counts(recordings):
+    for ranks, events in recordings.items():
+        own, tensor = [e for e in events if e["rank"] == ranks - 1], 32 * ranks
+        sent = {"swap_all": 0, "halve": 0, "double": 0}
+        for event in own:
+            if "bytes" in event:
+                sent[event["phase"]] += event["bytes"]
+        assert sent["swap_all"] == math.log2(ranks) * tensor
+        assert sent["halve"] == sent["double"] == (1 - 1 / ranks) * tensor
+
+
+def test_a_changed_message_is_seen(recordings):
+    events = [event | {} for event in recordings[4]]
+    events[-1] |= {"gives": [1, *events[-1]["gives"][1:]]}
+    with pytest.raises(AssertionError):
+        replay(table(events))
+
+
+@pytest.mark.parametrize("ranks", [3, 5, 6, 7])
+def test_ranks_beyond_a_power_of_two_take_part(ranks):
+    """The script compares with torch: if a rank were left out, it would fail."""
+    run = torchrun(STEM, ranks=ranks, quiet=True)
+    assert run.lines[0][-1] == (
+        f"ok: {ranks} ranks, and both ways agree with dist.all_reduce"
+    )
+    assert run.exit_codes == dict.fromkeys(range(ranks), 0)
+
+
+def test_a_recording_needs_a_power_of_two(capfd):
+    with pytest.raises(RankFailed, match="--record needs 1, 2, 4 or 8 ranks"):
+        torchrun(STEM, ranks=3, record=True, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "ranks"),
+    [
+        (
+            "exchange(rank ^ far, (0, world_size), add",
+            "exchange(rank ^ 1, (0, 4), add",
+            4,
+        ),
+        ("(other, other + far), add_to=(own", "(own, own + far), add_to=(own", 4),
+        ("(own, own + far), keep_in", "(other, other + far), keep_in", 4),
+        ("            into.add_(arrived)", "            into.copy_(arrived)", 2),
+        ("        chunks.add_(spare)", "        pass", 3),
+    ],
+)
+def test_a_mistake_in_a_way_fails(old, new, ranks, tmp_path):
+    path = changed(STEM, tmp_path, (old, new))
+    with pytest.raises(RankFailed, match="not equal"):
+        torchrun(path, ranks=ranks, quiet=True)
+
+
+def test_the_picture_shows_every_message_and_whose_numbers_it_has(recordings):
+    for ranks, events in recordings.items():
+        told = spelt(events)
+        for event, bare in zip(told, events, strict=True):
+            shown = 1 if bare["phase"] in ("whole", "swap_all") else ranks
+            cells = event["holds"]["sums"]
+            assert len(cells) == shown
+            for (digits, *whose), value in zip(cells, bare["chunks"]):
+                assert int(digits) == value and len(digits) == ranks
+                there = [r for r in range(ranks) if digits[::-1][r] != "0"]
+                assert whose == there
+            for to, name, given in event["sends"]:
+                assert (to, name) == (bare["to"], "sums")
+                assert [int(v) for v, *_ in given] == bare["gives"][:shown]
+        for svg in [still(events, len(table(events)) - 1).svgs[0], animate(events)]:
+            ElementTree.fromstring(svg)
+    assert len(spelt(only(load(STEM), "swap_all"))) == 3 * 4
+
+
+def test_a_recording_that_lacks_a_field_is_refused():
+    with pytest.raises(WrongRecording, match="no 'chunks', as swaps needs it"):
+        spelt(Recording([{"step": 0, "rank": 0, "phase": "whole"}], picture="swaps"))
+
+
+def told() -> dict:
+    """Return the functions of the notebook; they find simulate as in the notebook."""
+    found = rounds.told(STEM)
+    found["simulate"] = simulate
     return found
 
 
-def job() -> str:
-    """Return the program of the ranks, as the script has it."""
-    return re.search('JOB = """(.*?)"""', SCRIPT.read_text("utf-8"), re.DOTALL)[1]
+def run_told(name: str, body: str, ranks: int, tmp_path, **how):
+    """Run a function of the notebook on real ranks, after the words in body."""
+    text = "import os, sys, torch\nimport torch.distributed as dist\n"
+    text += f"sys.path[:0] = [{str(ROOT / 'tests')!r}]\nimport rounds\n"
+    text += f"told = rounds.told({STEM!r})\ndist.init_process_group('gloo')\n"
+    text += "rank, world_size = dist.get_rank(), dist.get_world_size()\n" + body
+    text += "\ndist.destroy_process_group()\n"
+    (tmp_path / f"{name}.py").write_text(text)
+    return torchrun(tmp_path / f"{name}.py", ranks=ranks, quiet=True, env=CPU, **how)
 
 
-def test_a_rank_without_a_gpu_of_its_own_is_told_so(tmp_path, monkeypatch):
-    source = code_with(STEM, "def take_gpu").source
-    [function] = re.findall(r"(?s)^(def .*?\n)\n\n", source, re.MULTILINE)
-    (tmp_path / "gpus.py").write_text(f"import torch\n\n\n{function}", "utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    take_gpu = importlib.import_module("gpus").take_gpu
-    hidden = {"CUDA_VISIBLE_DEVICES": ""}
-    lines = torchrun(take_gpu, ranks=2, quiet=True, env=hidden).lines
-    for line in sum(lines.values(), []):
-        assert re.search("Torch not compiled with CUDA|NVIDIA|No CUDA GPUs", line)
+SAME = """
+for numel in (0, 1, 7, 1000, 10**6 + 3):
+    tensor = torch.arange(float(numel)) * (rank + 1)
+    dist.all_reduce(expected := tensor.clone())
+    {}
+    assert torch.equal(tensor, expected), numel
+"""
 
 
-def test_who_starts_whom(told):
-    parents = {
-        way: [event["parent"] for _, event in sorted(ranks.items())]
-        for way, ranks in told.items()
-    }
-    three = ["you", "launcher", "launcher"]
-    assert parents == {"by hand": ["you"] * 2} | dict.fromkeys(trees.BOSSES, three)
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_the_ring_in_segments_takes_any_size(ranks, tmp_path):
+    """With up to 1000 numbers the chunks stay whole."""
+    call = "told['ring_in_segments'](tensor, tensor.clone(), rank, world_size, 1000)"
+    run_told("segments", SAME.format(call), ranks, tmp_path)
 
 
-def test_who_sets_the_variables(told):
-    sets = {
-        way: {
-            trees.setter(ranks[r], name) for r in (0, 1) for name in ranks[r]["knows"]
-        }
-        for way, ranks in told.items()
-    }
-    assert sets == {
-        "by hand": {"you"},
-        "mp.spawn": {"the rank"},
-        "launch": {"launcher"},
-        "torchrun": {"launcher"},
-    }
-    local = {way for way, ranks in told.items() if "LOCAL_RANK" in ranks[0]["knows"]}
-    assert local == {"launch", "torchrun"}
-    words = {way: ranks[1]["words"] for way, ranks in told.items()}
-    assert words.pop("launch") == ["--local-rank=1"] and not any(words.values())
+@pytest.mark.skipif(sys.platform != "linux", reason="needs memfd_create")
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_shared_memory_takes_any_size_and_many_calls(ranks, tmp_path):
+    body = "rows = told['rows_of_all'](rank, world_size, 10**6 + 3)\n"
+    call = "told['through_shared_memory'](tensor, rows[:, :numel], rank, world_size)"
+    run_told("shared", body + SAME.format(call), ranks, tmp_path)
 
 
-def test_what_follows_a_death(told):
-    for way, ranks in told.items():
-        ends = {rank: event["ends"] for rank, event in ranks.items()}
-        if way == "by hand":
-            assert ends == {0: "exit code 0", 1: "exit code 3"}
-        else:
-            assert ends == {-1: "exit code 1", 0: "SIGTERM", 1: "exit code 3"}
-
-
-def test_the_page_shows_the_program_that_the_ranks_run():
-    assert f"```\n{job().strip()}\n```" in PROSE
-    spawned = re.search(r"```python\n(def spawned.*?)\n```", PROSE, re.DOTALL)[1]
-    assert spawned in job()
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "error", "says"),
-    [
-        ("        sys.exit(3)", "        sys.exit(4)", RankFailed, "end otherwise"),
-        ("os.getppid()", "1", RankFailed, "KeyError: 1"),
-        (
-            "        sys.exit(3)",
-            "        time.sleep(99)",
-            RankTimeout,
-            "1 of 1 ranks still",
-        ),
-    ],
-)
-def test_a_job_that_goes_otherwise_is_found_and_ended(old, new, error, says, tmp_path):
-    """By hand, which is quick. No process of the job outlives the run."""
-    here = ("TemporaryDirectory()", f"TemporaryDirectory(dir={str(tmp_path)!r})")
-    path = changed(STEM, tmp_path, (old, new), here)
-    seconds = 5 if error is RankTimeout else 60
-    with pytest.raises(error, match=says):
-        torchrun(path, ranks=1, quiet=True, timeout=seconds)
-    assert processes(tmp_path) == []
-
-
-def test_a_rank_that_does_not_begin_is_told_with_its_last_words(tmp_path):
-    names = runpy.run_path(str(SCRIPT))
-    watch = names["watch"]
-    watch.__globals__["JOB"] = "1 / 0\n" + names["JOB"]
-    told = r"by hand: a rank did not begin\n(.*\n)*ZeroDivisionError"
-    with pytest.raises(RuntimeError, match=told):
-        watch("by hand", tmp_path)
-
-
-def test_a_job_leaves_nothing_behind(tmp_path, monkeypatch):
-    """Of torchrun, which makes folders of its own: they lie in the job's."""
-    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "job"
-    elsewhere.mkdir(), folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(elsewhere))
-    events = runpy.run_path(str(SCRIPT))["watch"]("torchrun", folder)
-    assert {event["rank"]: event["ends"] for event in events}[0] == "SIGTERM"
-    assert [*elsewhere.iterdir()] == [] and len([*folder.iterdir()]) > 5
-    assert processes(folder) == []
-
-
-def test_an_agent_that_is_asked_to_end_ends_its_ranks(tmp_path):
-    """At SIGTERM it does. At SIGKILL nobody does: the page shows that."""
-    text = "import os, time; open(str(os.getpid()), 'w'); time.sleep(100)"
-    (tmp_path / "lone.py").write_text(text)
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    line += ["--local-addr", "127.0.0.1", "--nproc-per-node", "2", "lone.py"]
-    with subprocess.Popen(line, cwd=tmp_path, stdout=-3, stderr=-3) as agent:
-        while len(names := [p.name for p in tmp_path.glob("[0-9]*")]) < 2:
-            assert agent.poll() is None
-            time.sleep(0.1)
-        ranks = [psutil.Process(int(name)) for name in names]
-        agent.terminate()
-    _, alive = psutil.wait_procs(ranks, timeout=60)
-    for rank in alive:
-        rank.kill()
-    assert alive == []
-
-
-def test_a_script_that_spawns_without_a_guard_is_refused(tmp_path):
-    (tmp_path / "lone.py").write_text(
-        "from multiprocessing import get_context\n"
-        "get_context('spawn').Process(target=print).start()\n"
+@pytest.mark.skipif(sys.platform != "linux", reason="needs memfd_create")
+def test_when_a_rank_dies_no_file_of_the_shared_memory_is_left(tmp_path):
+    """The memory has no name in a folder, on any rank; so nobody has to delete one."""
+    body = "rows = told['rows_of_all'](rank, world_size, 1000)\n"
+    body += (
+        "maps = [m.split(None, 5)[5] for m in open('/proc/self/maps') if 'row' in m]\n"
     )
-    said = subprocess.run(
-        [sys.executable, tmp_path / "lone.py"], capture_output=True, text=True
-    ).stderr
-    assert "RuntimeError" in said and "bootstrapping phase" in said
+    body += "print(rows.shape[0], *maps, end='', flush=True)\ndist.barrier()\n"
+    body += "os.kill(os.getpid(), 9) if rank == 1 else dist.barrier()"
+    with pytest.raises(RankFailed) as caught:
+        run_told("dies", body, 3, tmp_path)
+    assert caught.value.run.lines[0] == ["3 /memfd:rows (deleted)"]
+    assert not any("rows" in name for name in os.listdir("/dev/shm"))
 
 
-def processes(folder):
-    """Return those that work in a folder, wherever they come from."""
-    found = psutil.process_iter(["cwd", "cmdline"])
-    return [p.info for p in found if (p.info["cwd"] or "").startswith(f"{folder}")]
+def test_the_picture_of_shared_memory_shows_what_lies_there_at_each_barrier():
+    seen = at_barriers(told()["through_shared_memory"], ranks=3)
+    begin, laid, added, fetched = table(seen)
+    own = [[(c + 1) * 10**rank for c in range(3)] for rank in range(3)]
+    sums = [111, 222, 333]
+    for rank, chunks in enumerate(own):
+        row = [0 if c == rank else value for c, value in enumerate(chunks)]
+        assert (begin[rank]["chunks"], begin[rank]["row"]) == (chunks, [0, 0, 0])
+        assert (laid[rank]["chunks"], laid[rank]["row"]) == (chunks, row)
+        with_sum = [sums[c] if c == rank else v for c, v in enumerate(chunks)]
+        assert added[rank]["chunks"] == added[rank]["row"] == with_sum
+        assert (fetched[rank]["chunks"], fetched[rank]["row"]) == (sums, with_sum)
+    [svg] = still(seen, 2).svgs
+    assert "rank 1: chunks 010 222 030, row 010 222 030" in svg
 
 
-def in_a_file(index=0):
-    return lambda: index
+def test_of_ranks_that_wait_and_one_that_fails_the_latter_is_told():
+    def fails(tensor, rows, rank, world_size):
+        dist.barrier()
+        if rank == 2:
+            raise ValueError("too few rows")
+
+    real = dist.barrier
+    with pytest.raises(ValueError, match="too few rows"):
+        at_barriers(fails, ranks=3)
+    assert dist.barrier is real
 
 
-def test_what_a_spawned_process_could_find():
-    """As exercise 2 and the page's table have it."""
-    assert pickle.loads(pickle.dumps(in_a_file)) is in_a_file
-    for function in (lambda: 0, in_a_file()):
-        with pytest.raises((AttributeError, pickle.PicklingError)):
-            pickle.dumps(function)
+def test_without_a_slow_link_the_clocks_say_what_the_formula_says():
+    words, part = told(), {"ring": 1.75, "swap_all": 3, "halving": 1.75}
+    phases = {"ring": [words["ring"]], "swap_all": [words["swap_all"]]}
+    phases["halving"] = [words["halve"], runpy.run_path(str(SCRIPT))["double"]]
+    for way, tensors in part.items():
+        assert words["last_clock"](phases[way]) == pytest.approx(100 * tensors)
+        predicted = words["predict"](0, tensors, 1e8, 0, 1e9)
+        assert predicted == pytest.approx(100 * tensors)
 
 
-def test_each_process_has_a_place_of_its_own():
-    layout = trees.Layout(load(STEM))
-    assert list(layout.ways) == ["by hand", "mp.spawn", "launch", "torchrun"]
-    boxes = [layout.place(way, r) for way, ranks in layout.ways.items() for r in ranks]
-    for i, (x, y, w, h) in enumerate(boxes):
-        assert x > 0 and x + w < layout.width and y + h < layout.height
-        for a, b, c, d in boxes[:i]:
-            assert x >= a + c or a >= x + w or y >= b + d or b >= y + h
-    for svg in (still(load(STEM), 4).svgs[0], animate(load(STEM))):
-        ElementTree.fromstring(svg)
+def test_the_lines_cross_where_the_lesson_says():
+    predict = told()["predict"]
+    for other, size in (((4, 1.5), 200_000), ((6, 1.5), 400_000)):
+        same = predict(2, 2, size, 50e-6, 1e9)
+        assert predict(*other, size, 50e-6, 1e9) == pytest.approx(same)
+    for speed, wins in ((0.0682, True), (0.0684, False)):
+        times = [predict(*c, 8192, 50e-6, speed * 1e9) for c in ((6, 1.75), (3, 3))]
+        assert (times[0] < times[1]) is wins
 
 
-def test_the_picture_tells_itself_in_words():
-    first, last = (repr(still(load(STEM), step)) for step in (0, 4))
-    assert "ends with" not in first and "told by" not in first
-    assert (
-        "rank 0 is started by the agent, told by the agent, ends with SIGTERM" in last
+def test_a_chart_of_lines_says_its_numbers():
+    found = {"one": {8: 0.5, 2**20: 2}, "two": {8: 1, 2**20: 1.25}}
+    svg = lines(found, {"one": {8: 0.4, 2**20: 3}}, "A title").svgs[0]
+    ElementTree.fromstring(svg)
+    told = re.search("<title>(.*?)</title>", svg)[1]
+    assert told == (
+        "A title, in milliseconds. one: 8 B 0.5, 1 MiB 2; two: 8 B 1, 1 MiB 1.25"
     )
-    assert "rank 0 is started by you, told by you, ends with exit code 0" in last
-    assert "told by itself" in last
+    assert svg.count("stroke-dasharray") == 1, "what was predicted is dashed"
+    assert svg == lines(found, {"one": {8: 0.4, 2**20: 3}}, "A title").svgs[0]
+    sizes = (8, 2**10, 3 * 2**19)
+    assert [size_of(size) for size in sizes] == ["8 B", "1 KiB", "1.5 MiB"]
 
 
-def test_a_job_of_one_way_is_drawn_alone():
-    alone = [event for event in load(STEM) if event["phase"] == "by hand"]
-    events = Recording(alone, **load(STEM).header)
-    assert "mp.spawn" not in animate(events)
-
-
-def test_a_recording_that_lacks_an_end_is_refused():
-    event = {"step": 0, "rank": 0, "phase": "torchrun", "parent": "you"}
-    with pytest.raises(WrongRecording, match="no 'ends', as trees needs it"):
-        spelt(Recording([event], picture="trees"))
+def said(capsys) -> str:
+    return capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("answers", "says"),
     [
-        ((3, 0, 1, ...), "your turn"),
-        ((3, 0, "1", 7), "a whole number"),
-        ((1, 0, 1, 7), "all that still run"),
-        ((4, 0, 1, 7), "how many are left?"),
-        ((0, 0, 1, 7), "who still runs?"),
-        ((3, 3, 1, 7), "nobody watches"),
-        ((3, 1, 1, 7), "by hand not 1"),
-        ((3, 0, 7, 7), "its own exit code is another"),
-        ((3, 0, 0, 7), "all went well"),
-        ((3, 0, 2, 7), "that raises"),
-        ((3, 0, 1, 1), "is rank 2"),
-        ((3, 0, 1, 7), "right: "),
+        ((30, 8, 4), "right: 30 steps"),
+        ((15, 8, 4), "not yet: 15 steps are one phase"),
+        ((32, 8, 4), "not yet: 32 would be N steps"),
+        ((31, 8, 4), "not yet: a ring of 16 does not take 31"),
+        ((30, 4, 4), "not yet: 4 steps are the halving"),
+        ((30, 16, 4), "not yet: 16 is the number of ranks: how often"),
+        ((30, 7, 4), "not yet: halve and double do not take 7"),
+        ((30, 8, 15), "not yet: 15 is a whole tensor to each"),
+        ((30, 8, 2), "not yet: 2 is about what"),
+        ((30, 8, 3), "not yet: swap_all does not send 3"),
+        ((30, 8, "4"), "not yet: each answer is a whole number"),
     ],
 )
-def test_one_of_four(answers, says, capsys):
-    check.one_of_four(*answers)
-    assert says in capsys.readouterr().out
+def test_sixteen_ranks(answers, says, capsys):
+    check.sixteen_ranks(*answers)
+    assert said(capsys).startswith(says)
 
 
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        ((True, False, False, ...), "your turn"),
-        ((True, False, False, "no"), "True or False"),
-        ((False, False, False, False), "imports the file"),
-        ((True, True, False, False), "has no notebook"),
-        ((True, False, True, False), "no name that could be looked up"),
-        ((True, False, False, True), "while the outer function runs"),
-        ((True, False, False, False), "right: "),
-    ],
-)
-def test_can_start(answers, says, capsys):
-    check.can_start(*answers)
-    assert says in capsys.readouterr().out
-
-
-def right(command: str) -> str:
-    """Return what exercise 3 asks for."""
-    launcher, _, behind = command.partition("job.py")
-    words = [w for w in launcher.split()[3:] if w.replace("-", "_") != "__use_env"]
-    return " ".join(["torchrun", *words, "job.py"]) + behind
+def more(ranks):
+    return math.log2(ranks) - 2 + 2 / ranks or math.nan
 
 
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (lambda command: ..., "your turn"),
-        (lambda command: print(end=""), "it returned None"),
-        (lambda command: command[99], "it raised IndexError"),
-        (lambda command: command, "still has the old launcher"),
-        (lambda c: "torchrun" + c[34:], "no option --use_env"),
-        (lambda c: "torchrun" + c[34:].replace(" --use_env", ""), "no option"),
-        (lambda c: right(c).replace("torchrun ", ""), "begins with torchrun"),
-        (lambda c: right(c).replace("=4", "=8"), "it is 'torchrun --nproc_per_node=4"),
+        (lambda n, d, b: math.log2(n) * d * b / more(n), "not yet: two ranks swap"),
         (
-            lambda c: right(c).replace(" --use_env", ""),
-            "what stands behind job.py is for the script",
+            lambda n, d, b: (2 * n - 2 - math.log2(n)) * d * b / more(n),
+            "not yet: crossing(4, 5e-05, 1e+09) gave 400000: there swap_all meets the",
         ),
-        (right, "right: "),
+        (lambda n, d, b: math.log2(n) * d / more(n), "not yet: .*those are seconds"),
+        (lambda n, d, b: more(n) / math.log2(n) / d / b, "not yet: .*upside down"),
+        (lambda n, d, b: d * b, "not yet: .*gave 50000, not 200000 bytes"),
+        (lambda n, d, b: 1 / 0, "not yet: .*it raised ZeroDivisionError"),
     ],
 )
-def test_migrate(function, says, capsys):
-    check.migrate(function)
-    assert says in capsys.readouterr().out
+def test_crossing(function, says, capsys):
+    check.crossing(function)
+    found = said(capsys)
+    assert re.match(says.replace("(4", r"\(4").replace("+09)", r"\+09\)"), found), found
+
+
+RIGHT = """
+def double(rank, world_size, exchange):
+    far = 1
+    while far < world_size:
+        own = rank - rank % far
+        other = own ^ far
+        exchange(rank ^ far, (own, own + far), keep_in=(other, other + far))
+        far *= 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("", "", "right: "),
+        ("keep_in=", "add_to=", "not yet: with 2 ranks, the sums are complete"),
+        (
+            "(own, own + far), k",
+            "(other, other + far), k",
+            "not yet: with 2 ranks, rank . gives chunk . before it has it",
+        ),
+        ("own ^ far", "own + far", "not yet: with 2 ranks, there is no chunk 2"),
+        (
+            "far < world_size",
+            "far < world_size // 2",
+            "not yet: .* ends without the sum",
+        ),
+        (
+            "(own, own + far), k",
+            "(own, own + 1), k",
+            "not yet: with 4 ranks, rank . giv",
+        ),
+        ("rank ^ far", "rank + far", "not yet: with 2 ranks, it raised ValueError"),
+        ("    far = 1", "    1 / 0", "not yet: with 2 ranks, it raised ZeroDivision"),
+    ],
+)
+def test_doubling(old, new, says, capsys):
+    exec(RIGHT.replace(old, new), found := {})
+    check.doubling(found["double"])
+    assert re.match(says, said(capsys))
+
+
+def test_the_notebook_keeps_the_picture_of_the_committed_recording():
+    cells = nbformat.read(ROOT / "notebooks" / f"{STEM}.ipynb", 4).cells
+    [player] = [c for c in cells if "Player(run.recording)" in c.source]
+    shown = [o for o in player.outputs if "data" in o]
+    assert len(load(STEM)) == 4 * 8
+    assert "8 states" in shown[0].data["text/plain"]
+
+
+def prose_of_the_race() -> str:
+    """Return the prose behind the cell that draws the race."""
+    page = nbformat.read(ROOT / "notebooks" / f"{STEM}.ipynb", 4).cells
+    [at] = [i for i, cell in enumerate(page) if "lines(dots, dashed" in cell.source]
+    return page[at + 1].source
+
+
+def test_the_prose_has_the_numbers_of_the_race_that_is_kept():
+    prose, predict = prose_of_the_race(), told()["predict"]
+    kept = json.loads(MEASURED.read_text())
+    four = {w: dict(zip(kept["bytes"], ms)) for w, ms in kept["4 ranks"].items()}
+    swaps = four["swap_all"]
+    delay, bandwidth = told()["two_numbers"](swaps[64] / 1000, swaps[2**22] / 1000)
+    worst, later = 1, {}
+    for way, steps in {
+        "halving": (4, 1.5),
+        "swap_all": (2, 2),
+        "ring": (6, 1.5),
+    }.items():
+        for size, ms in four[way].items():
+            model = predict(*steps, size, delay, bandwidth)
+            worst = max(worst, ms / model, model / ms)
+        later[way] = [size for size in swaps if four[way][size] < swaps[size]]
+    assert f"within a factor of {math.ceil(worst * 10) / 10:.1f} of" in prose
+    first, second = (k * delay * bandwidth / 2**20 for k in (4, 8))
+    assert later["halving"] == later["ring"] == [2**22, 2**24, 2**26]
+    met = [crossing(four["swap_all"], four[way]) / 2**20 for way in ("halving", "ring")]
+    off = max(first / met[0], met[0] / first, second / met[1], met[1] / second)
+    for words in (
+        f"meet at {first:.1f} MiB by the formula, and at {met[0]:.1f} MiB in the race",
+        f"meet at {second:.1f} and at {met[1]:.1f} MiB: off by {off:.1f} times",
+    ):
+        assert words in prose, words
+    rank_0, ms = four["through rank 0"], 1000 * delay
+    for words in (
+        f"For 64 bytes, six steps of {ms:.2f} ms would be {6 * ms:.1f} ms",
+        f"The race measured {rank_0[64]:.1f} ms",
+        f"64 MiB it says {predict(6, 6, 2**26, delay, bandwidth):.0f} ms, and the race",
+        f"and the race measured {rank_0[2**26]:.0f} ms",
+    ):
+        assert words in prose, words
+    plain = prose.replace("`", "")
+    for ranks in (2, 4, 8):
+        ways = kept[f"{ranks} ranks"]
+        columns = [kept["bytes"].index(size) for size in (64, 8192, 2**20, 2**26)]
+        best = [min(ways, key=lambda way: ways[way][column]) for column in columns]
+        assert f"| {ranks} ranks | {' | '.join(best)} |" in plain
+    assert "The fastest way for 64 MiB sends no messages" in prose
+
+
+def test_the_prose_has_where_the_lines_of_eight_ranks_meet():
+    kept = json.loads(MEASURED.read_text())
+    eight = {w: dict(zip(kept["bytes"], ms)) for w, ms in kept["8 ranks"].items()}
+    delay = eight["swap_all"][64] / 3000
+    bandwidth = 3 * 2**22 / (eight["swap_all"][2**22] / 1000 - 3 * delay)
+    steps = {"halving": (6, 1.75), "ring": (14, 1.75)}  # swap_all: 3 steps, 3 tensors
+    model, met = [], []
+    for way, (more, fewer) in steps.items():
+        model.append((more - 3) / (3 - fewer) * delay * bandwidth / 2**20)
+        met.append(crossing(eight["swap_all"], eight[way]) / 2**20)
+    off = max(max(a / b, b / a) for a, b in zip(model, met))
+    words = "meets halving at {:.1f} MiB by the formula, and the ring at {:.1f} MiB"
+    assert words.format(*model) in prose_of_the_race()
+    words = "lines meet at {:.1f} and {:.1f} MiB: off by up to {:.1f} times"
+    assert words.format(*met, off) in prose_of_the_race()
+
+
+def test_the_side_road_has_what_the_ways_of_the_race_took_of_torchs_time():
+    """With 16 and 64 MiB, on two ranks and on four."""
+    kept = json.loads(MEASURED.read_text())
+    took = []
+    for way in ("segments", "ring"):
+        runs = [kept[f"{ranks} ranks"] for ranks in (2, 4)]
+        pairs = [
+            pair for run in runs for pair in list(zip(run[way], run["torch"]))[-2:]
+        ]
+        shares = [ms / of_torch for ms, of_torch in pairs]
+        took.append(f"{min(shares):.2f}–{max(shares):.2f}")
+    page = (ROOT / "notebooks" / f"{STEM}.ipynb").read_text(encoding="utf-8")
+    words = "`segments` took {} of torch's time, and `ring` took {}."
+    assert words.format(*took) in page
+    assert kept["bytes"][-2:] == [2**24, 2**26]
+
+
+def crossing(one, other):
+    """Return the size at which two lines cross, straight where both axes are logs."""
+    sizes = list(one)
+    for left, right in itertools.pairwise(sizes):
+        a, b = (math.log(one[size] / other[size]) for size in (left, right))
+        if a < 0 <= b:
+            return left * (right / left) ** (-a / (b - a))
+    raise ValueError("the lines do not cross")
+
+
+def test_the_benchmark_finds_all_ways():
+    """In a process that does not know where the course is."""
+    code = (
+        "import bench_ring, torch, torch.distributed as dist\n"
+        "own = {'store': dist.HashStore(), 'rank': 0, 'world_size': 1}\n"
+        "dist.init_process_group('gloo', **own)\n"
+        "found = bench_ring.ways(0, 1, *torch.ones(3, 8))\n"
+        "print({*bench_ring.GOALS} < {*found})"
+    )
+    env = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    how = {"cwd": ROOT / "tests", "env": env, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-c", code], **how)
+    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr

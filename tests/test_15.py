@@ -1,263 +1,334 @@
-"""Tests parameter servers: what one carries, and how old its gradients are."""
+"""Tests two losses: that DDP keeps to the rule of its script, and its checkers."""
 
-import inspect
-import json
-import math
-import re
+import runpy
+from itertools import product
 from pathlib import Path
 
-import nbformat
 import pytest
 import torch
-from lesson import changed, functions_of
-from ringside import RankFailed, check, load, simulate, still, torchrun
+import torch.distributed as dist
+from lesson import changed, code_with, quoted
+from ringside import RankFailed, check, load, torchrun
+from ringside.check.lesson_15 import right
+from ringside.draw.player import spelt
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-STEM = "15_parameter_server"
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = nbformat.read(ROOT / "notebooks" / f"{STEM}.ipynb", 4)
-MEASURED = json.loads((ROOT / "figures" / f"{STEM}_measured.json").read_text())
+STEM = "15_two_losses"
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / f"{STEM}.py"
 CPU = {"CUDA_VISIBLE_DEVICES": ""}
-ALL_REDUCE = """
-def main():
-    dist.init_process_group("gloo")
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    data, weights = share(rank, world_size), torch.zeros(4, dtype=torch.float64)
-    for _ in range(20):
-        dist.all_reduce(grad := slope(weights, *data))
-        weights -= 0.1 * grad / world_size
-    print(weights.tolist())
-
-main()
-gc.collect()
-dist.destroy_process_group()
-"""
+HOW = {"ranks": 2, "quiet": True, "env": CPU}
+KINDS = ["forward a", "no_sync a", "module a", "forward b", "no_sync b", "module b"]
 
 
-@pytest.fixture(scope="module")
-def cells(tmp_path_factory):
-    return functions_of(STEM, tmp_path_factory.mktemp("cells"))
-
-
-def said() -> str:
-    """Return all text of the notebook, and what its cells have printed."""
-    found = "\n".join(cell.source for cell in PAGE.cells)
-    outputs = [o for cell in PAGE.cells for o in cell.get("outputs", [])]
-    return found + "\n".join("".join(o.get("text", "")) for o in outputs)
-
-
-@pytest.mark.parametrize("workers", [2, 4, 8])
-def test_the_busiest_rank_carries_what_the_formulas_say(workers, cells):
-    """Server and ring as real ranks, and a worker who adds up for all."""
-    run = torchrun(STEM, ranks=workers + 1, quiet=True)
-    star, ring = (list(map(float, line.split()[1:])) for line in run.lines[0][1:3])
-    size = 8 * 840
-    assert star == [workers * size, workers * size, workers, 2 * workers]
-    carried = 2 * (workers - 1) / workers
-    both = carried * size
-    messages = workers * 2 * (workers - 1)
-    assert ring == [both, both, round(carried, 2), messages]
-    done = simulate(cells.through_first, [torch.ones(10)] * workers)
-    assert max(done.sent) == 40 * (workers - 1)
-    assert f"{workers} workers: the server sends {workers:.2f} M" in said()
-    assert f"{workers} workers: the first sends {workers - 1} M" in said()
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "told"),
-    [
-        ('note("gradients", [(0, grad)])', 'note("gradients")', "star"),
-        ("range(2 * size - 2)", "range(2 * size - 3)", "not equal"),
-        ("grad = star(weights, workers)", "grad = star(weights, [1])", "not equal"),
-    ],
-)
-def test_a_script_that_forgets_a_message_does_not_say_ok(old, new, told, tmp_path):
-    path = changed(STEM, tmp_path, (old, new))
-    with pytest.raises(RankFailed, match=told):
-        torchrun(path, ranks=3, quiet=True, timeout=20)
-
-
-def test_the_server_trains_as_all_reduce_does(cells, tmp_path):
-    """To 1e-12, on three workers; the page compares both with one process."""
-    parts = [inspect.getsource(f) for f in (cells.share, cells.slope)]
-    head = "import gc, torch, torch.distributed as dist\n"
-    (tmp_path / "script.py").write_text(head + "\n".join(parts) + ALL_REDUCE)
-    runs = torchrun(tmp_path / "script.py", ranks=3, quiet=True, env=CPU).lines
-    server = torchrun(cells.with_server, ranks=4, quiet=True, env=CPU).lines
-    found, right = (torch.tensor(json.loads(r[0][0])).double() for r in (server, runs))
-    torch.testing.assert_close(found, right, rtol=0, atol=1e-12)
-    assert found.abs().max() > 0.1
-
-
-def test_the_server_goes_on_with_the_last_worker(cells):
-    run = None
-    try:
-        torchrun(cells.lead, [None, 1, None], ranks=4, quiet=True, env=CPU)
-    except RankFailed as failure:
-        run = failure.run
-    assert run.lines[0][-1] == "26", "3 + 20 + 3 updates"
-    assert [run.exit_codes[rank] for rank in range(4)] == [0, -9, 0, -9]
-    assert sum("is lost" in line for line in run.lines[0]) == 2
-
-
-def test_ages_by_hand(cells):
-    assert cells.delayed(0, 0.5, float, 8.0, 3) == [8, 4, 2, 1]
-    assert cells.delayed(1, 0.5, float, 8.0, 5) == [8, 4, 0, -2, -2, -1]
-    assert "[8.0, 8.0, 4.0, 0.0, -2.0, -2.0, -1.0, 0.0]" in said()
-
-
-def test_an_update_ages_one_gradient_of_each_other_worker(cells):
-    """Or that worker has not begun, or is through: each update is accounted for."""
-    run = torchrun(cells.lead, [2, 2, 10], ranks=4, quiet=True, env=CPU)
-    *found, updates = map(json.loads, run.lines[0])
-    assert updates == 60
-    for spans in found:
-        assert all(a[1] == b[0] for a, b in zip(spans, spans[1:])), "they touch"
-    ages = sum(made - 1 - seen for spans in found for seen, made in spans)
-    unseen = sum(spans[0][0] + updates - spans[-1][1] for spans in found)
-    assert ages + unseen == 2 * updates
-    assert sorted(made for spans in found for _, made in spans) == [*range(1, 61)]
-
-
-@pytest.mark.parametrize("age", [0, 1, 3, 7])
-def test_the_ceiling_falls_with_age(age, cells):
-    """Found by halving, and known in closed form."""
-    low, high = 0.0, 4.0
-    for _ in range(12):
-        middle = (low + high) / 2
-        settles = abs(cells.delayed(age, middle, float, 1.0, 2000)[-1]) < 1
-        low, high = (middle, high) if settles else (low, middle)
-    ceiling = 2 * math.sin(math.pi / (4 * age + 2))
-    assert abs(low / ceiling - 1) < 0.02
-    [told] = re.findall(r"a learning rate works only below .*", said())
-    assert f"{round(ceiling, 2):g} at age {age}" in told
-
-
-def test_what_the_page_says_of_age_and_loss(cells):
-    """For the median of five seeds: 0.05 bears age 7, 0.2 doesn't, 0.4 not even 3."""
-
-    def loss(age, lr):
-        return sorted(cells.final_loss(age, lr, seed) for seed in range(5))[2]
-
-    assert loss(7, 0.05) - loss(0, 0.05) < 0.02
-    assert loss(3, 0.2) < 0.3 < 10 < loss(7, 0.2)
-    assert loss(1, 0.4) < 0.4 < 10 < loss(3, 0.4)
-
-
-def test_what_the_page_says_of_the_slow_link():
-    size, link, text = MEASURED["megabytes"], MEASURED["links"]["100"], said()
-    for way, models in (("star", 4), ("ring", 1.5)):
-        for found in MEASURED["links"].values():  # the kernel counted a tenth more
-            assert 1 <= found[f"{way} bytes"] / 1e6 / (models * size) < 1.1
-    assert abs(link["star"] / (2 * 4 * size / 12.5 * 1000) - 1) < 0.02
-    assert abs(link["ring"] / (1.5 * size / 12.5 * 1000) - 1) < 0.1
-    for number in (link["star"], link["ring"], 8000 * size / 12.5, 1500 * size / 12.5):
-        assert f"{number / 1000:.2f} s" in text
-    assert f"{link['star'] / 1000:.2f} s with a boss" in text
-    assert f"{link['ring'] / 1000:.2f} s in a ring" in text
-    assert all(word in text for word in (MEASURED["date"], MEASURED["torch"]))
-
-
-def test_the_picture_shows_a_star_and_then_a_ring():
-    recording = load(STEM)
-    star = [send[0] for e in recording if e["step"] == 1 for send in e["sends"]]
-    back = [send[0] for e in recording if e["step"] == 2 for send in e["sends"]]
-    assert (star, back) == ([1, 2, 3], [0, 0, 0])
-    ring = {(e["rank"], s[0]) for e in recording if e["step"] > 3 for s in e["sends"]}
-    assert ring == {(1, 2), (2, 3), (3, 1)}, "rank 0 rests"
-    assert "20160" in still(recording, 2).svgs[0]
-    assert still(recording, 7).svgs[0].count(">8960<") == 3
-    words = PAGE.cells[0].source
-    assert "20160 bytes" in words and "8960 bytes" in words
-
-
-@pytest.mark.parametrize(
-    ("answers", "told"),
-    [
-        ((360, 120, 100), "right: 360, 120 and 100"),
-        ((300, 120, 100), "one of the six workers"),
-        ((60, 120, 100), "to each of six"),
-        ((720, 120, 100), "both ways"),
-        ((400, 120, 100), "60 for each worker"),
-        ((360, 20, 100), "the share of one server"),
-        ((360, 360, 100), "a third of the weights"),
-        ((360, 60, 100), "share out"),
-        ((360, 120, 50), "two"),
-        ((360, 120, 120), "2 models"),
-        ((360, 120, 60), "one model"),
-        ((360, 120, 7), "with N = 6"),
-        ((360, 120, "7"), "a number of MB"),
-        ((360, ..., 100), "your turn"),
-    ],
-)
-def test_boss_bytes(answers, told, capsys):
-    check.boss_bytes(*answers)
-    assert told in capsys.readouterr().out
-
-
-def rightly(log):
-    seen, found = {}, []
-    for what, worker in log:
-        if what == "read":
-            seen[worker] = len(found)
-        else:
-            found.append(len(found) - seen[worker])
+def orders():
+    """Return all orders of two forwards and their backwards, one after the other."""
+    found = []
+    for a, b in product(KINDS[:3], KINDS[3:]):
+        ends = ["backward a, backward b", "backward b, backward a", "backward a+b"]
+        found += [f"{a}, {b}, {end}" for end in ends]
+        found += [f"{b}, {a}, {end}" for end in ends]
+        found += [f"{a}, backward a, {b}, backward b"]
     return found
 
 
-def from_any_read(log):
-    found, seen = [], 0
-    for what, _ in log:
-        if what == "read":
-            seen = len(found)
+def test_ddp_keeps_to_the_rule_in_every_order_of_moves():
+    """The script compares each gradient with its rule; it begins with DDP asleep."""
+    cases = orders()
+    assert len(cases) == 63
+    moves = ", zero_grad, ".join(cases)
+    lines = torchrun(STEM, "--moves", moves, **HOW).lines[0]
+    assert lines[-1].startswith("ok")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "says"),
+    [
+        (
+            "            awake = False\n",
+            "",
+            r"backward b: rank (0 has 1|1 has 2)1.5, not 16.5",
+        ),
+        ("ddp = DistributedDataParallel", "ddp = print and Alone", "not 1.5"),
+    ],
+)
+def test_another_rule_or_another_wrapper_is_found(right, wrong, says, tmp_path):
+    alone = (
+        "\n\nclass Alone(DistributedDataParallel):\n    def forward(self, x):\n"
+        "        return self.module(x)\n\n\ndef play("
+    )
+    path = changed(STEM, tmp_path, (right, wrong), ("\n\ndef play(", alone))
+    with pytest.raises(RankFailed, match=says):
+        torchrun(path, **HOW)
+
+
+def test_the_picture_shows_whose_gradient_it_is_and_each_all_reduce():
+    told = [event for event in spelt(load(STEM)) if event["rank"] == 2]
+    holds = [event["holds"]["grad"] for event in told]
+    assert holds[2] == [["2.5", 0, 1, 2, 3]]
+    assert holds[3] == [["32.5", 2]]
+    assert holds[4:7] == [[], [], []]
+    assert holds[7] == [["27.5", 0, 1, 2, 3]]
+    calls = [event["call"] for event in told]
+    assert calls == [None, None, "all_reduce", None, None, None, None, "all_reduce"]
+
+
+def many_backwards(rank, world_size):
+    """Print what two calls of backward give with static_graph."""
+    ddp = DistributedDataParallel(nn.Linear(1, 1, bias=False), static_graph=True)
+    losses = [ddp(torch.tensor([slope * (rank + 1)])) for slope in (1.0, 10.0)]
+    for loss in losses:
+        loss.backward()
+    print(ddp.module.weight.grad.item())
+
+
+def test_static_graph_does_not_average_the_second_backward():
+    lines = torchrun(many_backwards, **HOW).lines
+    assert [*lines.values()] == [["11.5"], ["21.5"]]
+
+
+def added_later(rank, world_size):
+    model = nn.Sequential(nn.Linear(1, 1, bias=False))
+    ddp = DistributedDataParallel(model)
+    model.append(nn.Linear(1, 1, bias=False))
+    for layer in model:
+        nn.init.ones_(layer.weight)
+    ddp(torch.tensor([rank + 1.0])).backward()
+    print(*(layer.weight.grad.item() for layer in model))
+
+
+def test_a_layer_that_is_added_later_is_not_averaged():
+    assert [*torchrun(added_later, **HOW).lines.values()] == [["1.5 1.0"], ["1.5 2.0"]]
+
+
+def replaced_later(rank, world_size, wrapped_again):
+    model = nn.Sequential(*(nn.Linear(1, 1, bias=False) for _ in range(2)))
+    ddp = DistributedDataParallel(model)
+    model[1] = nn.Linear(1, 1, bias=False)
+    for layer in model:
+        nn.init.ones_(layer.weight)
+    ddp = DistributedDataParallel(model) if wrapped_again else ddp
+    for _ in range(2):
+        ddp.zero_grad()
+        ddp(torch.tensor([rank + 1.0])).sum().backward()
+        print(*(layer.weight.grad.item() for layer in model))
+        dist.barrier()
+
+
+def test_a_layer_that_replaces_another_one_ends_in_an_error():
+    """The old one never reports: nothing is averaged, and the next forward raises."""
+    with pytest.raises(RankFailed) as failure:
+        torchrun(replaced_later, False, **HOW)
+    assert "Expected to have finished reduction" in failure.value.details
+    lines = failure.value.run.lines
+    assert [*lines.values()] == [["1.0 1.0"], ["2.0 2.0"]]
+    lines = torchrun(replaced_later, True, **HOW).lines
+    assert [*lines.values()] == [["1.5 1.5"] * 2] * 2
+
+
+def wraps_again_and_again(rank, world_size):
+    """Print the number of all-reduces of a step, after a model was wrapped thrice."""
+    model, calls = nn.Linear(1, 1, bias=False), []
+    ddp = None
+    for _ in range(3):
+        del ddp
+        ddp = DistributedDataParallel(model)
+    ddp.register_comm_hook(calls, counts)
+    ddp(torch.tensor([rank + 1.0])).backward()
+    print(model.weight.grad.item(), len(calls))
+
+
+def counts(calls, bucket):
+    calls.append(bucket.index())
+    flat = bucket.buffer().div_(dist.get_world_size())
+    work = dist.all_reduce(flat, async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
+
+
+def test_a_model_that_is_wrapped_again_is_averaged_once():
+    lines = torchrun(wraps_again_and_again, **HOW).lines
+    assert [*lines.values()] == [["1.5 1"]] * 2
+
+
+def watches(rank, world_size, source):
+    names = {"torch": torch, "dist": dist}
+    exec(source, names)
+    ddp = DistributedDataParallel(nn.Linear(2, 1))
+    for last in (2.0, 2.0 + rank, float("nan")):
+        ddp.module.weight.grad = torch.tensor([[1.0, last]])
+        print(names["not_averaged"](ddp))
+
+
+def test_the_watch_names_what_differs_and_takes_no_gradient_for_zero():
+    source = code_with(STEM, "def not_averaged").source
+    lines = torchrun(watches, source, **HOW).lines
+    assert [*lines.values()] == [["[]", "['weight']", "['weight']"]] * 2
+
+
+def test_the_rule_of_the_checker_is_that_of_the_script():
+    rule = runpy.run_path(str(SCRIPT))["rule"]
+    for moves in orders():
+        kinds = [move.split()[0] for move in moves.split(", ")]
+        first, second = rule(moves, 2)[-1]
+        assert (first == second) == right(kinds)[-1]
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ((..., 27.5, 42.5), "your turn"),
+        (("all", 27.5, 42.5), "give numbers"),
+        ((27.5, 27.5, 42.5), "first: 27.5 needs two averages"),
+        ((44, 27.5, 42.5), "first: 44 is all its own"),
+        ((42.5, 27.5, 42.5), "first: 42.5 averages a"),
+        ((25, 27.5, 42.5), "first: 25 is there after backward b"),
+        ((4, 27.5, 42.5), "first: gradients add up"),
+        ((7, 27.5, 42.5), "first: not 7"),
+        ((29, 44, 42.5), "second: 44 is all its own"),
+        ((29, 29, 42.5), "second: 29 keeps a to itself"),
+        ((29, 42.5, 42.5), "second: 42.5 keeps b to itself"),
+        ((29, 25, 42.5), "second: 25 leaves a out"),
+        ((29, 7, 42.5), "second: not 7"),
+        ((29, 27.5, 27.5), "third: 27.5 needs two averages"),
+        ((29, 27.5, 44), "third: 44 is all its own"),
+        ((29, 27.5, 29), "third: 29 averages b"),
+        ((29, 27.5, 7), "third: not 7"),
+        ((29, 27.5, 42.5), "right: "),
+    ],
+)
+def test_after_moves(answers, says, capsys):
+    check.after_moves(*answers)
+    assert says in capsys.readouterr().out
+
+
+def test_the_answers_of_the_first_exercise_are_what_ddp_does():
+    lines = [
+        "forward b, forward a, backward b, backward a",
+        "no_sync a, forward b, backward a+b",
+        "forward a, backward a, module b, backward b",
+    ]
+    rule = runpy.run_path(str(SCRIPT))["rule"]
+    assert [rule(moves, 4)[-1][3] for moves in lines] == [29, 27.5, 42.5]
+
+
+def sleeps_never(moves):
+    return ["forward" in moves[: i + 1] for i, m in enumerate(moves) if m == "backward"]
+
+
+def looks_back(*wakes):
+    """Return a wrong rule: the move before a backward decides."""
+
+    def function(moves):
+        found = enumerate(moves)
+        return [i > 0 and moves[i - 1] in wakes for i, m in found if m == "backward"]
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda moves: None, "it returned None"),
+        (lambda moves: 1, "TypeError"),
+        (lambda moves: [1] * moves.count("backward"), "give True or False for each"),
+        (lambda moves: [True], "there are 0 backwards"),
+        (lambda moves: [True] * moves.count("backward"), "DDP sleeps until the first"),
+        (lambda moves: [False] * moves.count("backward"), "so DDP is awake"),
+        (sleeps_never, "no forward has come since the last backward"),
+        (looks_back("forward", "module"), "module does not wake DDP"),
+        (looks_back("forward", "no_sync"), "no_sync does not wake DDP"),
+        (looks_back("forward"), "no_sync does not put it to sleep"),
+        (right, "right: "),
+    ],
+)
+def test_averages(function, says, capsys):
+    check.averages(function)
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ((..., True, True, False), "your turn"),
+        ((0, True, True, False), "each True or False"),
+        ((True, True, True, False), "a: both forwards"),
+        ((False, False, True, False), "b: no forward"),
+        ((False, True, False, False), "c: the same seed"),
+        ((False, True, True, True), "d: each backward"),
+        ((False, True, True, False), "right: "),
+    ],
+)
+def test_drift(answers, says, capsys):
+    check.drift(*answers)
+    assert says in capsys.readouterr().out
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = (nn.Linear(1, 1, bias=False) for _ in range(2))
+        nn.init.ones_(self.a.weight)
+        nn.init.ones_(self.b.weight)
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
+def tied(rank, world_size, first):
+    model = Two()
+    if first:
+        model.b.weight = model.a.weight
+    ddp = DistributedDataParallel(model)
+    model.b.weight = model.a.weight
+    for step in (1, 2):
+        ddp.zero_grad()
+        ddp(torch.tensor([rank + 1.0])).sum().backward()
+        print(step, model.a.weight.grad.item())
+        dist.barrier()
+
+
+def test_a_shared_weight_is_averaged_if_it_was_shared_before_wrapping():
+    tie, wrap = quoted(STEM, "model.b.weight").splitlines()
+    assert tie.endswith("= model.a.weight") and "DistributedDataParallel" in wrap
+    run = torchrun(tied, True, ranks=2, quiet=True)
+    assert run.lines == {0: ["1 3.0", "2 3.0"], 1: ["1 3.0", "2 3.0"]}
+    with pytest.raises(RankFailed, match="Expected to have finished reduction") as late:
+        torchrun(tied, False, ranks=2, quiet=True)
+    assert late.value.run.lines == {0: ["1 2.0"], 1: ["1 4.0"]}
+
+
+class Scaled(nn.Module):
+    """A loss that learns its own scale."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(1))
+
+    def forward(self, outputs, targets):
+        squares = (outputs - targets).square().mean()
+        return squares * torch.exp(-self.scale) + self.scale
+
+
+def learns_its_loss(rank, world_size, text, watch):
+    """Print the gradient of the loss's weight, if the loss is beside DDP or inside."""
+    exec(text, names := {"nn": nn, "torch": torch, "dist": dist})
+    exec(watch, names)
+    for inside in (False, True):
+        torch.manual_seed(0)
+        model, loss = nn.Linear(1, 1), Scaled()
+        x = torch.tensor([[rank + 1.0]])
+        if inside:
+            ddp = DistributedDataParallel(names["Task"](model, loss))
+            ddp(x, 2 * x).backward()
         else:
-            found.append(len(found) - seen)
-    return found
+            ddp = DistributedDataParallel(model)
+            loss(ddp(x), 2 * x).backward()
+        print(f"{loss.scale.grad.item():.2f}", names["not_averaged"](ddp))
 
 
-@pytest.mark.parametrize(
-    ("function", "told"),
-    [
-        (rightly, "right: the ages of all gradients in 5 logs"),
-        (lambda log: [age + 1 for age in rightly(log)], "its own write"),
-        (from_any_read, "the ages are"),
-        (lambda log: rightly(log)[:1], "gradients were written"),
-        (lambda log: 3, "return a list"),
-        (lambda log: None, "it returned None"),
-        (lambda log: log[0][2], "raised IndexError"),
-    ],
-)
-def test_ages(function, told, capsys):
-    check.ages(function)
-    assert told in capsys.readouterr().out
-
-
-def living(futures, catch=RuntimeError, by=None, empty=True):
-    came, gone = [], []
-    for rank, future in futures.items():
-        try:
-            came.append(future.wait())
-        except catch:
-            gone.append(rank)
-    if not came and empty:
-        raise RuntimeError("none is left")
-    return sum(came) / (by or len(came)), gone
-
-
-@pytest.mark.parametrize(
-    ("function", "told"),
-    [
-        (living, "right: it goes on"),
-        (lambda futures: living(futures, by=len(futures)), "you divide by all"),
-        (lambda futures: living(futures, by=2), "the mean is 3, not 4.5"),
-        (lambda futures: (living(futures)[0], []), "the ranks that are gone are [2]"),
-        (lambda futures: living(futures, catch=KeyError), "it raised RuntimeError"),
-        (lambda futures: living(futures, empty=None), "not by a division by 0"),
-        (lambda futures: living(futures, empty=None, by=1), "the mean is 3"),
-        (lambda futures: living(futures)[0], "return two things"),
-        (lambda futures: (3.0, []), "a tensor like the gradients"),
-        (lambda futures: None, "it returned None"),
-    ],
-)
-def test_mean_of_the_living(function, told, capsys):
-    check.mean_of_the_living(function)
-    assert told in capsys.readouterr().out
+def test_a_weight_of_the_loss_is_averaged_if_the_loss_is_wrapped_too():
+    watch = code_with(STEM, "def not_averaged").source
+    run = torchrun(learns_its_loss, quoted(STEM, "class Task"), watch, **HOW)
+    assert run.lines == {0: ["-1.16 []", "-6.13 []"], 1: ["-11.10 []", "-6.13 []"]}
+    page = (SCRIPT.parents[1] / "notebooks" / f"{STEM}.ipynb").read_text()
+    assert "| -1.16 | -11.10 |" in page and "| -6.13 | -6.13 |" in page

@@ -18,7 +18,7 @@ import pytest
 from ringside import Player, load
 
 ROOT = Path(__file__).resolve().parents[1]
-STEM = "04_ring_all_reduce"
+STEM = "03_ring_all_reduce"
 LOUD = f"""NOTHING WAS TESTED IN A BROWSER. It needs Chromium, or another one named in
 RINGSIDE_BROWSER, and Playwright: {sys.executable} -m pip install playwright"""
 SWITCHES = """--disable-gpu --disable-dev-shm-usage --disable-background-networking
@@ -290,7 +290,7 @@ def test_equal_players_do_not_disturb_each_other(lab):
 
 def test_what_is_chosen_has_its_room(lab):
     """Among pictures of two heights, all begin in one place, and nothing jumps."""
-    page, race = lab.browser.new_page(), load("05_distributed_data_parallel")
+    page, race = lab.browser.new_page(), load("04_distributed_data_parallel")
     page.set_content(f"<div>{Player({'a': race, 'b': race})._repr_html_()}</div>")
     player, seen = page.locator(PLAYER), []
     for label in ("all", "a", "b"):

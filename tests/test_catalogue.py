@@ -57,7 +57,7 @@ def test_a_table_is_sorted_and_its_lessons_are_there(cell):
 
 
 def test_the_catalogue_is_one_click_away():
-    page = nbformat.read(ROOT / "notebooks/13_when_it_breaks.ipynb", 4)
+    page = nbformat.read(ROOT / "notebooks/33_when_it_breaks.ipynb", 4)
     assert "](catalogue.ipynb)" in page.cells[0].source
 
 

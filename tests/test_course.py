@@ -734,16 +734,16 @@ def test_test_passes_its_words_on_and_counts_what_ran(course, tmp_path):
 def test_the_minutes_of_a_lesson_are_those_of_all_its_tests(course, capsys):
     count = course.Count()
     count.seconds |= {
-        "notebooks/04_ring.ipynb::Cell 0": 30,
-        "tests/test_04.py::test_a": 60,
-        "tests/test_scripts.py::test_b[04_ring-1]": 30,
-        "tests/test_03b.py::test_c": 6,
-        "tests/test_07.py::test_d[10.0]": 12,
+        "notebooks/03_ring.ipynb::Cell 0": 30,
+        "tests/test_03.py::test_a": 60,
+        "tests/test_scripts.py::test_b[03_ring-1]": 30,
+        "tests/test_11.py::test_c": 6,
+        "tests/test_02.py::test_d[10.0]": 12,
         "tests/test_launch.py::test_e[10.0]": 90,
     }
     count.say_minutes()
     first, second, *_ = capsys.readouterr().out.splitlines()
-    assert first == "Minutes of each lesson: 03b 0.1, 04 2.0, 07 0.2, the rest 1.5"
+    assert first == "Minutes of each lesson: 02 0.2, 03 2.0, 11 0.1, the rest 1.5"
     assert second == "  90.0 s  tests/test_launch.py::test_e[10.0]"
 
 

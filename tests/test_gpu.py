@@ -59,8 +59,8 @@ def test_every_script_and_every_lesson_is_tried(gpu, tmp_path):
     }.items():
         stems = [path.stem for path in (GPU.parents[1] / room).glob("[0-9]*.*")]
         assert {f"{stem}, {kind}" for stem in stems for kind in kinds} <= {*names}
-    assert {"04_ring_all_reduce, 2 nodes", "11_precision, 3 nodes"} <= {*names}
-    assert not {"06_dp_vs_ddp, 2 nodes", "07c_dice, 2 nodes"} & {*names}
+    assert {"03_ring_all_reduce, 2 nodes", "24_precision, 3 nodes"} <= {*names}
+    assert not {"05_dp_vs_ddp, 2 nodes", "17_dice, 2 nodes"} & {*names}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_nodes_are_named_apart_and_talk_by_sockets(gpu, log, said, fault):
         return subprocess.CompletedProcess(line, 0, f"{said}\n" * (node == "0"), "")
 
     gpu["run_nodes"].__globals__["run"] = run
-    path = GPU.parents[1] / "scripts" / "04_ring_all_reduce.py"
+    path = GPU.parents[1] / "scripts" / "03_ring_all_reduce.py"
     if fault is None:
         assert gpu["run_nodes"](path, 3) == "NCCL, by a socket"
         ports, names = zip(*(seen[node] for node in "012"))
@@ -107,7 +107,7 @@ def test_a_script_with_a_gpu_must_talk_by_nccl(gpu, log, said, told, fault):
         return subprocess.CompletedProcess(line, 0, f"{said}\n", told)
 
     gpu["run_script"].__globals__["run"] = run
-    path = GPU.parents[1] / "scripts" / "04_ring_all_reduce.py"
+    path = GPU.parents[1] / "scripts" / "03_ring_all_reduce.py"
     if fault is None:
         assert gpu["run_script"](path, 1) == log
     else:
@@ -123,7 +123,7 @@ def test_the_node_that_fails_says_why_and_not_the_one_that_waits(gpu):
 
     gpu["run_nodes"].__globals__["run"] = run
     with pytest.raises(AssertionError, match="a wrong sum"):
-        gpu["run_nodes"](GPU.parents[1] / "scripts" / "04_ring_all_reduce.py", 3)
+        gpu["run_nodes"](GPU.parents[1] / "scripts" / "03_ring_all_reduce.py", 3)
 
 
 @pytest.mark.parametrize(("given", "wanted"), [(None, "0"), ("3", "3"), ("5,6", "5")])
@@ -139,7 +139,7 @@ def test_nodes_share_the_first_gpu_that_may_be_seen(gpu, monkeypatch, given, wan
         return subprocess.CompletedProcess(line, 0, "ok: 1\n", "")
 
     gpu["run_nodes"].__globals__["run"] = run
-    gpu["run_nodes"](GPU.parents[1] / "scripts" / "04_ring_all_reduce.py", 2)
+    gpu["run_nodes"](GPU.parents[1] / "scripts" / "03_ring_all_reduce.py", 2)
     assert seen == [wanted] * 2
 
 

@@ -20,7 +20,7 @@ FINE = "print(6 * 7)"
 MARK = "RINGSIDE_GUARD"  # every process that nbval starts here bears it
 LAUNCH = f"""import sys; sys.path.insert(0, {str(ROOT / "notebooks")!r})
 from ringside import torchrun
-torchrun("04_ring_all_reduce", {{}}, quiet=True)"""
+torchrun("03_ring_all_reduce", {{}}, quiet=True)"""
 STUCK = f"""import sys; sys.path.insert(0, {str(ROOT / "notebooks")!r})
 from ringside import torchrun
 torchrun("stuck.py", ranks=4, timeout=600)"""

@@ -189,7 +189,7 @@ class Kernel:
 
     def works(self) -> None:
         """Run a lesson to its end, and note the processes and files that stay."""
-        run = "assert torchrun('04_ring_all_reduce', ranks=2).exit_codes[0] == 0\n"
+        run = "assert torchrun('03_ring_all_reduce', ranks=2).exit_codes[0] == 0\n"
         run += f"assert bool(client._server.slow) is {self.slow}, client._server.slow"
         self.send(f"from ringside.launch import client, torchrun\n{run}")
         answer = self.reply()
@@ -284,7 +284,7 @@ def interrupt_at(kernel: Kernel, moment: float, idle: bool = True) -> float:
         kernel.idle, kernel.files = {kernel.manager.provisioner.pid}, []
         kernel.place.until_gone(kernel.idle)
     kernel.send(
-        "print('begun', flush=True); torchrun('04_ring_all_reduce', ranks=2)\n"
+        "print('begun', flush=True); torchrun('03_ring_all_reduce', ranks=2)\n"
         "import time; time.sleep(60)"
     )
     kernel.said("begun")  # an interrupt before that is none: no cell runs yet
@@ -355,7 +355,7 @@ def place(tmp_path_factory):
         patch.setattr(tempfile, "tempdir", str(place.temp))
         for name, value in place.own.items():
             patch.setenv(name, value)
-        torchrun("04_ring_all_reduce", quiet=True)
+        torchrun("03_ring_all_reduce", quiet=True)
         place.idle = {p.pid for p in place.processes()}
         place.left = place.files()
         yield place
@@ -603,7 +603,7 @@ def test_the_first_launch_speaks_at_once(monkeypatch, capsys):
     monkeypatch.setattr(client, "_server", None)
     monkeypatch.setattr(client, "Server", start)
     with pytest.raises(RuntimeError):
-        torchrun("04_ring_all_reduce", ranks=2)
+        torchrun("03_ring_all_reduce", ranks=2)
     command, word = said[0].split("\n")
     assert command.startswith("$ torchrun --standalone --nproc-per-node 2 ")
     assert word == "torch is loaded, this once ...\r"
@@ -797,23 +797,23 @@ REFUSED = [
     (("",), {}),
     ((None,), {}),
     ((str(ROOT),), {}),
-    (("04_ring_all_reduce\0",), {}),
-    (("04_ring_all_reduce", "a\0b"), {}),
-    (("04_ring_all_reduce",), {"ranks": 0}),
-    (("04_ring_all_reduce",), {"ranks": -1}),
-    (("04_ring_all_reduce",), {"ranks": 2.0}),
-    (("04_ring_all_reduce",), {"ranks": "4"}),
-    (("04_ring_all_reduce",), {"ranks": True}),
-    (("04_ring_all_reduce",), {"ranks": 10**6}),
-    (("04_ring_all_reduce",), {"timeout": 0}),
-    (("04_ring_all_reduce",), {"timeout": -1}),
-    (("04_ring_all_reduce",), {"timeout": ENDLESS}),
-    (("04_ring_all_reduce",), {"timeout": ENDLESS - ENDLESS}),
-    (("04_ring_all_reduce",), {"timeout": "60"}),
-    (("04_ring_all_reduce",), {"timeout": None}),
-    (("04_ring_all_reduce",), {"env": {"A": 1}}),
-    (("04_ring_all_reduce",), {"env": {"A=": "1"}}),
-    (("04_ring_all_reduce",), {"env": "A=1"}),
+    (("03_ring_all_reduce\0",), {}),
+    (("03_ring_all_reduce", "a\0b"), {}),
+    (("03_ring_all_reduce",), {"ranks": 0}),
+    (("03_ring_all_reduce",), {"ranks": -1}),
+    (("03_ring_all_reduce",), {"ranks": 2.0}),
+    (("03_ring_all_reduce",), {"ranks": "4"}),
+    (("03_ring_all_reduce",), {"ranks": True}),
+    (("03_ring_all_reduce",), {"ranks": 10**6}),
+    (("03_ring_all_reduce",), {"timeout": 0}),
+    (("03_ring_all_reduce",), {"timeout": -1}),
+    (("03_ring_all_reduce",), {"timeout": ENDLESS}),
+    (("03_ring_all_reduce",), {"timeout": ENDLESS - ENDLESS}),
+    (("03_ring_all_reduce",), {"timeout": "60"}),
+    (("03_ring_all_reduce",), {"timeout": None}),
+    (("03_ring_all_reduce",), {"env": {"A": 1}}),
+    (("03_ring_all_reduce",), {"env": {"A=": "1"}}),
+    (("03_ring_all_reduce",), {"env": "A=1"}),
 ]
 
 
@@ -825,7 +825,7 @@ def test_a_bad_request_starts_nothing(monkeypatch, args, how):
     assert len(str(caught.value).split()) > 5
     assert shown(caught.value) == str(caught.value)
     if isinstance(caught.value, FileNotFoundError):
-        assert "04_ring_all_reduce" in str(caught.value)
+        assert "03_ring_all_reduce" in str(caught.value)
 
 
 @pytest.mark.parametrize(("gpus", "ranks"), [(1, 4), (8, 8)])
@@ -834,12 +834,12 @@ def test_as_many_ranks_as_will_start_must_fit(monkeypatch, gpus, ranks):
     monkeypatch.setattr(launch, "server", lambda quiet: pytest.fail("a start"))
     monkeypatch.setattr(launch, "free_megabytes", lambda: 100 * ranks - 1)
     with pytest.raises(ValueError, match=f"^{ranks} ranks .* for {ranks - 1} or fewer"):
-        torchrun("04_ring_all_reduce")
+        torchrun("03_ring_all_reduce")
 
 
 def test_more_ranks_than_gpus_meet_on_the_cpu(place):
     count = max(4, 1 + torch.cuda.device_count())
-    run = torchrun("04_ring_all_reduce", ranks=count, quiet=True)
+    run = torchrun("03_ring_all_reduce", ranks=count, quiet=True)
     assert run.lines[0][-1].startswith(f"ok: {count} ranks")
     assert run.exit_codes == dict.fromkeys(range(count), 0)
 
@@ -929,22 +929,22 @@ def test_an_interrupt_as_a_run_ends_keeps_the_supervisor(place, monkeypatch):
 
     monkeypatch.setattr(server, "_answer", answer)
     with pytest.raises(KeyboardInterrupt):
-        torchrun("04_ring_all_reduce", quiet=True)
+        torchrun("03_ring_all_reduce", quiet=True)
     assert server.process.poll() is None
     monkeypatch.undo()
-    torchrun("04_ring_all_reduce", quiet=True)
+    torchrun("03_ring_all_reduce", quiet=True)
 
 
 def test_half_a_line_from_a_kernel_is_passed_over(place):
     """A kernel may be interrupted, or end, in the middle of an order."""
     server = client._server
     server.process.stdin.write(b'{"script": "04_ri')
-    torchrun("04_ring_all_reduce", quiet=True)
+    torchrun("03_ring_all_reduce", quiet=True)
     assert client._server is server
     server.process.stdin.write(b'{"script": "04_ri')
     server.close()
     assert server.process.returncode == 0
-    torchrun("04_ring_all_reduce", quiet=True)
+    torchrun("03_ring_all_reduce", quiet=True)
     place.idle = {p.pid for p in place.processes()}
     place.left = place.files()
 
@@ -970,7 +970,7 @@ def test_what_ended_after_its_run_is_gone_after_the_next(place):
     (late,) = [p for p in place.processes() if p.pid not in place.idle]
     while late.status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.05)
-    torchrun("04_ring_all_reduce", quiet=True)
+    torchrun("03_ring_all_reduce", quiet=True)
     assert place.until_gone(place.idle, place.left) < 5
 
 
@@ -1109,7 +1109,7 @@ def short(tmp_path_factory):
 LEARNER = """
 import os
 from ringside.launch import torchrun
-run = torchrun("04_ring_all_reduce", ranks=2, record=True)
+run = torchrun("03_ring_all_reduce", ranks=2, record=True)
 assert run.recording and run.lines[0][-1][:3] == "ok:"
 run = torchrun({script!r}, ranks=2)
 said = "na\\u00efve \\u73af %d " + os.environ["RINGSIDE_TEST"]

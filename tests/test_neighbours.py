@@ -235,7 +235,7 @@ FULL = """
 import os, sys
 from ringside import torchrun
 from ringside.launch import RankFailed
-torchrun("04_ring_all_reduce", ranks=2, quiet=True)
+torchrun("03_ring_all_reduce", ranks=2, quiet=True)
 try:
     with open(os.environ["TMPDIR"] + "/fill", "wb", 0) as file:
         while True:
@@ -243,7 +243,7 @@ try:
 except OSError:
     pass
 try:
-    torchrun("04_ring_all_reduce", ranks=2, quiet=True)
+    torchrun("03_ring_all_reduce", ranks=2, quiet=True)
 except RankFailed as error:
     print(error)
 """
@@ -378,7 +378,7 @@ def typed(lines: str, folder: Path) -> subprocess.Popen:
 
 
 def test_what_lesson_12_says_to_type_keeps_neighbours_out(short):
-    line = fenced("12_launchers", "unshare")
+    line = fenced("30_launchers", "unshare")
     tools = shutil.which("unshare") and shutil.which("ip")
     if not tools or subprocess.call(["unshare", "-rn", "true"]):
         pytest.skip("there is no unshare or ip, or Linux refuses a network namespace")
@@ -427,14 +427,14 @@ def test_a_page_that_is_marked_leaves_nothing_for_the_next(short):
         page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
         page.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
         (short / "handed_in" / name).mkdir(parents=True)
-        nbformat.write(page, short / "handed_in" / name / "09_evaluation.ipynb")
+        nbformat.write(page, short / "handed_in" / name / "21_evaluation.ipynb")
     (short / "temp").mkdir()
     for name in ("figures", "notebooks", "requirements.txt", "scripts"):
         (short / name).symlink_to(ROOT / name)
     lines = lines.replace("cp -r ", "cp -rL ")  # here, the course is not copied first
     terminal = typed(f"export TMPDIR={short}/temp\n{lines}", short)
     out, err = terminal.communicate(timeout=240)
-    page = "handed_in/{}/09_evaluation.ipynb {}"
+    page = "handed_in/{}/21_evaluation.ipynb {}"
     assert out.splitlines() == [page.format("a", 1), page.format("b", 0)], err
     assert not list((short / "temp").iterdir())
     assert not [p for p in psutil.process_iter(["cmdline"]) if mark in str(p.info)]

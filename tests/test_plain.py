@@ -117,7 +117,7 @@ def place(tmp_path_factory):
             patch.setenv(name, value)
         patch.setenv("PYTHONPATH", take_away("no _pc", folder / "path"))
         with redirect_stdout(said):
-            place.first = torchrun("00_start_here", ranks=2)
+            place.first = torchrun("00_four_ranks_tonight", ranks=2)
         place.said = said.getvalue().splitlines()
         place.idle = {p.pid for p in place.processes()}
         place.left = place.files()
@@ -136,7 +136,7 @@ def test_a_lesson_runs_and_a_line_says_why_it_takes_longer(place):
 
 
 def test_the_next_run_keeps_its_recording_and_is_silent_about_the_way(place, capsys):
-    run = torchrun("04_ring_all_reduce", ranks=2, record=True)
+    run = torchrun("03_ring_all_reduce", ranks=2, record=True)
     assert run.recording and run.lines[0][-1].startswith("ok: 2 ranks")
     assert WHY not in capsys.readouterr().out
     assert place.until_gone(place.idle, place.left) < 5

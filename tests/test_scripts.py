@@ -22,25 +22,25 @@ import shared
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("[0-9]*.py"))
-RING = "04_ring_all_reduce"
-SHORT = {"06_dp_vs_ddp": ["--rounds", 1, "--samples", 5]}  # a benchmark, cut short
+RING = "03_ring_all_reduce"
+SHORT = {"05_dp_vs_ddp": ["--rounds", 1, "--samples", 5]}  # a benchmark, cut short
 PRINTED = {}  # by script and ranks: what warm ranks print
 EVERYWHERE = {  # wrong arguments, and what is said of them
     "--colour red": "unrecognized arguments: --colour red",
     "--record no/such/x.jsonl": "--record must be a file in a folder, not no/such/x",
 }
 WRONG = {
-    "02_data_parallel": {
+    "13_data_parallel": {
         "--rows 0": "--rows must be 1 or more, not 0",
         "--rows -3": "--rows must be 1 or more, not -3",
         "--rows many": "argument --rows: invalid int value: 'many'",
     },
-    "03b_collectives": {
+    "11_collectives": {
         "--root 2": "--root must be one of 0 to 1, not 2",
         "--root -1": "--root must be one of 0 to 1, not -1",
         "--root first": "argument --root: invalid int value: 'first'",
     },
-    "04_ring_all_reduce": {
+    "03_ring_all_reduce": {
         "--numel -1": "--numel must be 0 or more, not -1",
         "--numel many": "argument --numel: invalid int value: 'many'",
         "--numel 2 --record scripts": "--record must be a file in a folder, not "
@@ -48,7 +48,7 @@ WRONG = {
         "--numel 1 --record x": "--record needs a number for each rank, and at most 9 "
         "ranks",
     },
-    "05_distributed_data_parallel": {
+    "04_distributed_data_parallel": {
         "--bucket-mb 0": "--bucket-mb is above 0, 1024 at most, not 0",
         "--bucket-mb -1": "--bucket-mb is above 0, 1024 at most, not -1",
         "--bucket-mb nan": "--bucket-mb is above 0, 1024 at most, not nan",
@@ -56,61 +56,61 @@ WRONG = {
         "--bucket-mb big": "argument --bucket-mb: invalid float value: 'big'",
         "--method no-wait": "argument --method: invalid choice: 'no-wait'",
     },
-    "06_dp_vs_ddp": {
+    "05_dp_vs_ddp": {
         "--rounds 0": "--rounds and --samples must be 1 or more",
         "--rounds some": "argument --rounds: invalid int value: 'some'",
         "--samples 0": "--rounds and --samples must be 1 or more",
     },
-    "05c_two_losses": {
+    "15_two_losses": {
         "--moves backward": "--moves: 'backward' is no move, or no forward is left",
         "--moves sleep": "--moves: 'sleep' is no move, or no forward is left",
     },
-    "07_sampler_and_set_epoch": {
+    "02_sampler_and_set_epoch": {
         "--samples -1": "--samples must be 0 to 40, not -1",
         "--samples 41": "--samples must be 0 to 40, not 41",
         "--samples many": "argument --samples: invalid int value: 'many'",
     },
-    "07b_workers_and_streams": {
+    "16_workers_and_streams": {
         "--samples -1": "--samples must be 0 to 40, not -1",
         "--samples 41": "--samples must be 0 to 40, not 41",
         "--workers 5": "--workers must be 1 to 4, not 5",
         "--workers 0": "--workers must be 1 to 4, not 0",
         "--workers two": "argument --workers: invalid int value: 'two'",
     },
-    "07c_dice": {
+    "17_dice": {
         "--workers 5": "--workers must be 1 to 4, not 5",
         "--workers 0": "--workers must be 1 to 4, not 0",
         "--workers two": "argument --workers: invalid int value: 'two'",
     },
-    "09_evaluation": {
+    "21_evaluation": {
         "--samples 0": "--samples must be 1 to 11, not 0",
         "--samples 12": "--samples must be 1 to 11, not 12",
         "--samples all": "argument --samples: invalid int value: 'all'",
     },
-    "10_checkpoint_and_resume": {
+    "22_checkpoint_and_resume": {
         "--folder no/such": "--folder must be a folder, not no/such",
         "--kill-after 13": "--kill-after must be 0 to 12, not 13",
         "--kill-after -1": "--kill-after must be 0 to 12, not -1",
         "--kill-after two": "argument --kill-after: invalid int value: 'two'",
     },
-    "10b_sharded_checkpoints": {
+    "23_sharded_checkpoints": {
         "--numel 0": "--numel must be 1 to 24, not 0",
         "--numel 25": "--numel must be 1 to 24, not 25",
         "--numel many": "argument --numel: invalid int value: 'many'",
     },
-    "11_precision": {
+    "24_precision": {
         "--exponent 15": "--exponent must be 16 to 30, not 15",
         "--exponent 31": "--exponent must be 16 to 30, not 31",
         "--exponent big": "argument --exponent: invalid int value: 'big'",
     },
-    "11b_learning_rate": {
+    "25_learning_rate": {
         "--size 0": "--size and --lr are above 0, 10 at most",
         "--size -1": "--size and --lr are above 0, 10 at most",
         "--lr nan": "--size and --lr are above 0, 10 at most",
         "--lr 11": "--size and --lr are above 0, 10 at most",
         "--lr fast": "argument --lr: invalid float value: 'fast'",
     },
-    "13_when_it_breaks": {
+    "33_when_it_breaks": {
         "--timeout 0": "--timeout must be 0.1 to 30, not 0",
         "--timeout 31": "--timeout must be 0.1 to 30, not 31",
         "--timeout nan": "--timeout must be 0.1 to 30, not nan",

@@ -314,7 +314,7 @@ def test_what_was_recorded_stands_in(monkeypatch, capsys, tmp_path):
 
 def test_the_file_of_monday_runs_and_its_ranks_count_as_it_says(able):
     """Without GPUs, and with numbers that fit the cluster; the rest as it stands."""
-    cells = nbformat.read(ROOT / "notebooks" / "12c_slurm.ipynb", 4).cells
+    cells = nbformat.read(ROOT / "notebooks" / "32_slurm.ipynb", 4).cells
     [cell] = [c.source for c in cells if c.source.startswith("MONDAY = ")]
     exec(cell.rpartition("\ncheck.")[0], names := {})
     file = names["MONDAY"].replace("#SBATCH --gpus-per-node=4\n", "")
@@ -322,7 +322,7 @@ def test_the_file_of_monday_runs_and_its_ranks_count_as_it_says(able):
     file = file.replace("first=", "export TMPDIR=$PWD  # for torchrun's logs\nfirst=")
     with socket.create_server(("127.0.0.2", 0)) as door:
         file = file.replace(":29500", f":{door.getsockname()[1]}")
-    files = {"train.py": (ROOT / "scripts" / "00_start_here.py").read_text()}
+    files = {"train.py": (ROOT / "scripts" / "00_four_ranks_tonight.py").read_text()}
     files["shared.py"] = (ROOT / "scripts" / "shared.py").read_text()
     [done] = slurm(["sbatch", "job.sh"], files=files | {"job.sh": file})
     said = done.lines

@@ -8,7 +8,7 @@ import nbformat
 from ringside import check, road
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted((ROOT / "notebooks").glob("[01]*.ipynb"))
+PAGES = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 CELLS = nbformat.read(ROOT / "notebooks/teaching.ipynb", 4).cells
 TEXT = "\n\n".join(cell.source for cell in CELLS)
 

@@ -1,8 +1,8 @@
-"""Makes lessons again: `python -m ringside 04_ring_all_reduce`, in notebooks/.
+"""Makes lessons again: `python -m ringside 03_ring_all_reduce`, in notebooks/.
 
 Records the script on four ranks, draws the picture, and runs the notebook. Without a
 name, all lessons. If nothing has changed, no byte of any file does. So a recording of
-real times is kept; `--measure 05_distributed_data_parallel` makes it again, on two
+real times is kept; `--measure 04_distributed_data_parallel` makes it again, on two
 ranks, as most machines have two cores to run them on. Do that when all is quiet.
 """
 

@@ -1,7 +1,7 @@
 """Slurm for a notebook: commands run on a cluster of their own, or as once recorded.
 
 scripts/slurm.py makes the cluster, and takes it down however a command ends. Where
-there is no Slurm, what figures/12c_slurm_measured.json has of a command stands in for
+there is no Slurm, what figures/32_slurm_measured.json has of a command stands in for
 it. With RINGSIDE_KEEP=1 in the environment, a run here is kept there.
 """
 
@@ -21,7 +21,7 @@ from .launch.client import environment
 from .recording import ROOT, Recording, read, whole
 
 TOOL = [sys.executable, str(ROOT / "scripts" / "slurm.py"), "run", "--limit"]
-KEPT = ROOT / "figures" / "12c_slurm_measured.json"
+KEPT = ROOT / "figures" / "32_slurm_measured.json"
 STANDS_IN = "Below stands what was recorded with Slurm 22.05."
 DULL = re.compile(
     "srun: (job .* (queued|has been alloc)|Step created)|srun: .*retrying"

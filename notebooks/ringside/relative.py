@@ -1,7 +1,7 @@
 """Horovod for a notebook: a function run by horovodrun, or as it once ran.
 
 `python3 scripts/course.py horovod` installs Horovod. Where it is not, what
-figures/14_horovod_measured.json has of a run stands in for it. With RINGSIDE_KEEP=1 in
+figures/40_horovod_measured.json has of a run stands in for it. With RINGSIDE_KEEP=1 in
 the environment, a run here is kept there.
 """
 
@@ -23,7 +23,7 @@ from .launch.client import environment
 from .launch.script import collect, literal
 from .recording import ROOT
 
-KEPT = ROOT / "figures" / "14_horovod_measured.json"
+KEPT = ROOT / "figures" / "40_horovod_measured.json"
 LACK = (
     "Horovod is not installed. `python3 scripts/course.py horovod` compiles it, once, "
     "in 2 to 8 minutes. This cell, and those below, show what was recorded with 0.28.1."

@@ -7,8 +7,32 @@ watched.py runs one on real ranks: it tells what each rank did, and who waits fo
 """
 
 from .bets import bets
-from .boss import ages, boss_bytes, mean_of_the_living
-from .broken import (
+from .lesson_00 import gpus, rank_9
+from .lesson_01 import step, two_means, weigh
+from .lesson_02 import my_share, mysteries, padded, six_runs
+from .lesson_03 import five_ranks, ring_broadcast, uneven_chunks
+from .lesson_04 import bucket_plan, fixed_hook, launch_order
+from .lesson_05 import flaws, kept, step_time
+from .lesson_10 import five_talk, in_turns, piece_from_each
+from .lesson_11 import mended, rank_two, right_call
+from .lesson_12 import crossing, doubling, sixteen_ranks
+from .lesson_13 import collect, ten_rows, three_forwards
+from .lesson_14 import accumulation, rank_three
+from .lesson_15 import after_moves, averages, drift
+from .lesson_16 import rounds, stream_parts, worker_reads
+from .lesson_17 import dice, equal_or_own, own_seeds
+from .lesson_20 import join, running_means, what_it_sends
+from .lesson_21 import few_or_all, four_ways, in_order
+from .lesson_22 import after_kill, place_after, snapshot
+from .lesson_23 import files_to_read, survives, ten_numbers
+from .lesson_24 import neighbours, next_scale, step_order
+from .lesson_25 import again, hour, warm_up
+from .lesson_30 import can_start, migrate, one_of_four
+from .lesson_31 import crossing_bytes, three_names, wins_below
+from .lesson_32 import batch_file, from_mpirun, three_files, would_start
+from .lesson_33 import at_the_root, guilty, limits
+from .lesson_34 import after_death, budget_of, steps_in_all
+from .lesson_35 import (
     script_1,
     script_2,
     script_3,
@@ -20,29 +44,5 @@ from .broken import (
     script_9,
     script_10,
 )
-from .collectives import mended, rank_two, right_call
-from .crews import after_death, budget_of, steps_in_all
-from .data_parallel import collect, ten_rows, three_forwards
-from .evaluation import few_or_all, four_ways, in_order
-from .fastest import crossing, doubling, sixteen_ranks
-from .fusion import cycles, joined, moved
-from .gradients import bucket_plan, fixed_hook, launch_order
-from .habits import accumulation, rank_three
-from .hangs import at_the_root, guilty, limits
-from .jobs import batch_file, from_mpirun, three_files, would_start
-from .launchers import can_start, migrate, one_of_four
-from .messages import five_talk, in_turns, piece_from_each
-from .moves import after_moves, averages, drift
-from .nodes import crossing_bytes, three_names, wins_below
-from .norms import join, running_means, what_it_sends
-from .precision import neighbours, next_scale, step_order
-from .race import flaws, kept, step_time
-from .rates import again, hour, warm_up
-from .resume import after_kill, place_after, snapshot
-from .ring import five_ranks, ring_broadcast, uneven_chunks
-from .sampler import my_share, mysteries, padded, six_runs
-from .seeds import dice, equal_or_own, own_seeds
-from .shards import files_to_read, survives, ten_numbers
-from .split import step, two_means, weigh
-from .start import gpus, rank_9
-from .stream import rounds, stream_parts, worker_reads
+from .lesson_40 import cycles, joined, moved
+from .lesson_41 import ages, boss_bytes, mean_of_the_living

@@ -193,7 +193,7 @@ def by_rank(end: dict) -> dict:
 def find(script: str) -> Path:
     """Return the path of a script, given by its stem or by its path."""
     if not isinstance(script, str | Path):
-        raise Refused(f"name a script, such as '04_ring_all_reduce', not {script!r}")
+        raise Refused(f"name a script, such as '03_ring_all_reduce', not {script!r}")
     for path in (ROOT / "scripts" / f"{script}.py", Path(script).absolute()):
         if path.is_file():
             return path

@@ -1,0 +1,150 @@
+"""Average gradients in five ways, as one process would; see when each does what.
+
+    torchrun --standalone --nproc-per-node 4 scripts/04_distributed_data_parallel.py
+    torchrun --standalone --nproc-per-node gpu scripts/04_distributed_data_parallel.py
+
+The first line needs no GPU; the second gives each GPU a rank. Try --bucket-mb 2. With
+--record PATH, rank 0 keeps when flat and buckets do what in long steps, on CPUs.
+The last line begins with "ok". The lesson: notebooks/04_distributed_data_parallel.ipynb
+"""
+
+import copy
+import gc
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.elastic.multiprocessing import errors
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.profiler import record_function
+
+from shared import Parser, own_device, save_recording, start
+from timing import measured_on, quiet_profile, spans_of
+
+METHODS, DRAWN = ["each", "flat", "hooks", "buckets", "ddp"], ["flat", "buckets"]
+READY, BEGINS = "torch::autograd::AccumulateGrad", "c10d::allreduce_"  # in a profile
+KEPT = [READY, BEGINS, "backward", "stops", "copies, waits", "gloo:all_reduce"]
+
+
+def begin(weights):
+    """Copy gradients into one flat buffer, and begin to add it up over all ranks."""
+    grads = [weight.grad for weight in weights]
+    flat = parameters_to_vector(grads)
+    return dist.all_reduce(flat, async_op=True), flat, grads
+
+
+def finish(work, flat, grads):
+    """Wait for the sums, and put their averages where the gradients are."""
+    work.wait()
+    flat /= dist.get_world_size()
+    vector_to_parameters(flat, grads)
+
+
+def average(weights):
+    """Begin, and wait until it is finished."""
+    finish(*begin(weights))
+
+
+def when_ready(weights, act):
+    """During backward: act when the last of these weights has its gradient."""
+    ready = []
+
+    def hook(weight):
+        ready.append(weight)
+        if len(ready) == len(weights):
+            ready.clear()
+            act(weights)
+
+    for weight in weights:
+        weight.register_post_accumulate_grad_hook(hook)
+
+
+def buckets_of(weights, cap):
+    """From the last weight to the first: a bucket takes them until it has cap bytes."""
+    buckets = [[]]
+    for weight in reversed(list(weights)):
+        if sum(each.nbytes for each in buckets[-1]) >= cap:
+            buckets.append([])
+        buckets[-1].append(weight)
+    return buckets
+
+
+def prepare(method, model, mb):
+    """Return the model to call, and what is to be done after backward."""
+    weights, begun = list(model.parameters()), []
+    late = {"each": [[weight] for weight in weights], "flat": [weights]}
+    if method == "hooks":
+        for weight in weights:
+            when_ready([weight], record_function("stops")(average))
+    if method == "buckets":
+        for bucket in buckets_of(weights, (mb or 1) * 2**20):
+            when_ready(bucket, lambda bucket: begun.append(begin(bucket)))
+    if method == "ddp":
+        model = DistributedDataParallel(model, bucket_cap_mb=mb)
+
+    def after():
+        for group in late.get(method, []):
+            average(group)
+        while begun:
+            finish(*begun.pop(0))
+
+    return model, after
+
+
+def one_step(model, batch, after=lambda: None):
+    """Return a batch's gradients in one row, what took place when, and three counts."""
+    model.zero_grad()
+    loss = model(batch).square().mean()
+    with quiet_profile() as trace:
+        dist.barrier()
+        with record_function("backward"):
+            loss.backward()
+        with record_function("copies, waits"):
+            after()
+        dist.barrier()  # or the end of what other threads do may be missing
+    spans = spans_of(trace, KEPT)
+    names = [span["what"] for span in spans if span["what"] in (READY, BEGINS)]
+    counts = names.count(BEGINS), [*names, BEGINS].index(BEGINS), names.count(READY)
+    return parameters_to_vector(w.grad for w in model.parameters()), spans, counts
+
+
+@errors.record  # torchrun hears of an exception in here
+def main():
+    parser = Parser(__doc__)
+    parser.add_argument("--method", choices=METHODS, help="one way only")
+    parser.add_argument("--bucket-mb", type=float, help="MiB that make a bucket full")
+    args, rank, world_size = start(parser)
+    if args.bucket_mb is not None and not 0 < args.bucket_mb <= 1024:
+        parser.error(f"--bucket-mb is above 0, 1024 at most, not {args.bucket_mb:g}")
+    device, backend = (torch.device("cpu"), "gloo") if args.record else own_device()
+    dist.init_process_group(backend, timeout=timedelta(minutes=1))
+    torch.manual_seed(0)  # drawn on CPUs, numbers are the same on all machines
+    network = nn.Sequential(*[nn.Linear(512, 512) for _ in range(6)]).to(device)
+    batch = torch.randn((192 if args.record else 16) * world_size, 512).to(device)
+    right, *_ = one_step(network, batch)
+    methods = [args.method] if args.method else DRAWN if args.record else METHODS
+    lines, events = ["method   all-reduces  the first begins when"], []
+    for method in methods:
+        model, after = prepare(method, copy.deepcopy(network), args.bucket_mb)
+        rows = {}  # each line once: a later step may go otherwise than the first
+        for _ in range(5 if args.record else 2):
+            grads, spans, counts = one_step(model, batch[rank::world_size], after)
+            if not (grads - right).abs().max() <= 1e-4 * right.abs().max():  # or nan
+                raise ValueError(f"{method}: not the gradients of one process")
+            line = "{:11}  {:2} of {} gradients are ready".format(*counts)
+            rows.setdefault(line, "  later" if rows else method)
+        lines += [f"{name:8} {line}" for line, name in rows.items()]
+        events += [{"step": 0, "rank": rank, "method": method} | s for s in spans]
+    save_recording(args.record, events, picture="spans", **measured_on(backend))
+    if rank == 0:
+        print(*lines, sep="\n")
+        print(f"ok: {world_size} ranks have the gradients of one process, each time")
+
+
+if __name__ == "__main__":
+    main()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

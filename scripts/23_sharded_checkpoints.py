@@ -1,0 +1,106 @@
+"""Save a tensor that lies in pieces on all ranks, and load it on half of them.
+
+    torchrun --standalone --nproc-per-node 4 scripts/23_sharded_checkpoints.py
+
+Try --numel 10. GPUs are not used. With --record PATH, rank 0 keeps who held and who
+wrote what, as JSON lines. The last line begins with "ok". The lesson:
+notebooks/23_sharded_checkpoints.ipynb
+"""
+
+import gc
+from datetime import timedelta
+from tempfile import TemporaryDirectory
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.elastic.multiprocessing import errors
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from shared import Parser, save_recording, start
+
+PHASES = {
+    "hold": "Each rank holds its piece of `big`. All hold the same `small`.",
+    "save": "Each rank writes a file of its own; one of them writes `small`.",
+    "lost": "The ranks are gone. What they wrote is on the disk.",
+    "load": "Fewer ranks load, and each takes a larger piece.",
+}
+
+
+def in_pieces(tensor, mesh):
+    """Cut the tensor by rows: a piece for each rank of a mesh."""
+    return distribute_tensor(tensor, mesh, [Shard(0)])
+
+
+def gathered(mine):
+    """Return what all ranks have, in their order."""
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return everyone
+
+
+def tell(pieces, later, files):
+    """Return what all ranks and the disk, rank -1, hold and send in each phase."""
+    writer = {n: rank for rank, piece in enumerate(pieces) for n in piece}
+    disk = {f"file {r}": [[n, r] for n in piece] for r, piece in enumerate(pieces)}
+    first = files["small"][2]  # of __1_0.distcp, the 1
+    disk[f"file {first}"].append([0, int(first)])
+    sent = [[[-1, name, cells]] for name, cells in disk.items()]
+    small, got = [[0, *range(len(pieces))]], [[] for _ in pieces]
+    got = [[[n, writer[n]] for n in piece] for piece in later]
+    rows = []
+    for rank, piece in enumerate(pieces):
+        held = {"big": [[n, rank] for n in piece], "small": small}
+        new = {"big": got[rank], "small": [[0, int(first)]]} if got[rank] else {}
+        rows.append([(held, []), (held, sent[rank]), ({}, []), (new, [])])
+    loads = [[rank, "big", cells] for rank, cells in enumerate(got) if cells]
+    rows.append([({}, []), (disk, []), (disk, []), (disk, loads)])
+    return [
+        {"step": step, "rank": rank, "phase": phase, "holds": holds, "sends": sends}
+        for rank, row in zip([*range(len(pieces)), -1], rows)
+        for (step, phase), (holds, sends) in zip(enumerate(PHASES), row)
+    ]
+
+
+@errors.record  # torchrun hears of an exception in here
+def main():
+    parser = Parser(__doc__)
+    parser.add_argument("--numel", type=int, default=12, help="of the large tensor")
+    args, rank, world_size = start(parser)
+    if not 1 <= args.numel <= 24:
+        parser.error(f"--numel must be 1 to 24, not {args.numel}")
+
+    dist.init_process_group("gloo", timeout=timedelta(minutes=1))
+    everyone, half = range(world_size), range(max(1, world_size // 2))
+    mesh, fewer = (DeviceMesh("cpu", list(ranks)) for ranks in (everyone, half))
+    whole = torch.arange(1, args.numel + 1)
+    big, small = in_pieces(whole, mesh), torch.tensor([0])
+    with TemporaryDirectory() as folder:
+        dist.broadcast_object_list(names := [folder])  # that of rank 0
+        dcp.save({"big": big, "small": small}, checkpoint_id=names[0])
+        new, later = in_pieces(torch.zeros_like(whole), fewer), []
+        if rank in half:
+            state = {"big": new, "small": torch.tensor([-1])}
+            dcp.load(state, checkpoint_id=names[0], process_group=fewer.get_group())
+            torch.testing.assert_close(state["small"], small)
+            later = new.to_local().tolist()
+        stored = dcp.FileSystemReader(names[0]).read_metadata().storage_data
+        files = {index.fqn: file.relative_path for index, file in stored.items()}
+        pieces, later = gathered(big.to_local().tolist()), gathered(later)
+    # not by full_tensor(), which would keep the group alive
+    torch.testing.assert_close(torch.tensor(sum(later, [])), whole)
+    events = [] if rank else tell(pieces, later, files)
+    header = {"phases": PHASES, "alone": "the disk", "pace": 3, "gap": 110}
+    save_recording(args.record, events, picture="flow", **header)
+    if rank == 0:
+        for name, lists in {"saved": pieces, "loaded": later}.items():
+            print(f"{name:6}", *(numbers for numbers in lists if numbers))
+        print(f"ok: {len(half)} ranks hold what {world_size} ranks have saved")
+
+
+if __name__ == "__main__":
+    main()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

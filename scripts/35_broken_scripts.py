@@ -1,0 +1,129 @@
+"""Examine a training by four checks: healthy first, then with each of five faults.
+
+    torchrun --standalone --nproc-per-node 4 scripts/35_broken_scripts.py
+
+GPUs are not used. On one rank no check finds any fault. With --record PATH, rank 0
+keeps which checks each training has passed, as JSON lines. The last line begins with
+"ok". The lesson: notebooks/35_broken_scripts.ipynb
+"""
+
+import copy
+import gc
+import math
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import errors
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DistributedSampler
+
+from shared import Parser, save_recording, start
+
+FAULTS = {  # and the checks that each one fails, on two ranks or more
+    "healthy": "",
+    "padded samples": "samples gradients loss",
+    "around DDP": "gradients weights",
+    "divided twice": "gradients loss",
+    "rank-0 loss": "loss",
+    "rank-0 momentum": "weights",
+}
+
+
+def make(start=0.0):
+    """Return a model with one weight, which multiplies."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(model.weight, start)
+    return model
+
+
+def numbers(count):
+    """Return the samples: the numbers from 1 on."""
+    return torch.arange(1.0, count + 1).reshape(count, 1)
+
+
+def loss_of(model, x):
+    """Return a loss whose gradient is minus the mean of the samples."""
+    return -model(x).mean()
+
+
+def in_one(tensors):
+    """Return all numbers of some tensors in one tensor; leave out each None."""
+    return torch.cat([t.detach().cpu().flatten() for t in tensors if t is not None])
+
+
+def doctor(model, optimizer, sampler, loss_of, log, x):
+    """Take a step; return which parts agree with one process that has all samples."""
+    alone, mine = copy.deepcopy(model.module), list(sampler)
+    whole, loss = loss_of(alone, x), loss_of(model, x[mine])
+    torch.autograd.backward([whole, loss])
+    grad, truth = (in_one(p.grad for p in m.parameters()) for m in (model, alone))
+    optimizer.step()
+    gathered = [None] * dist.get_world_size()
+    own = mine, log(loss), grad, in_one(model.parameters())
+    dist.all_gather_object(gathered, own)
+    reads, losses, grads, weights = zip(*gathered)
+    return {
+        "samples": sorted(sum(reads, [])) == list(range(len(x))),
+        "gradients": all(torch.allclose(grad, truth) for grad in grads),
+        "loss": math.isclose(losses[0], whole.item(), rel_tol=1e-5),
+        "weights": all(torch.equal(weight, weights[0]) for weight in weights),
+    }
+
+
+def mean_of(loss):
+    """Return the mean of the losses of all ranks."""
+    mean = loss.detach().clone()
+    dist.all_reduce(mean)
+    return mean.item() / dist.get_world_size()
+
+
+def examine(fault, rank, world_size):
+    """Build a training with one fault, or none, and let the doctor take a step."""
+    x = numbers(3 * world_size + (fault == "padded samples"))
+    model, of, log = DistributedDataParallel(make(1.0)), loss_of, mean_of
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
+    if fault == "around DDP":
+        of = lambda model, x: loss_of(getattr(model, "module", model), x)  # noqa: E731
+    if fault == "divided twice":
+        of = lambda model, mine: -model(mine).sum() / len(x)  # noqa: E731
+    if fault == "rank-0 loss":
+        log = torch.Tensor.item
+    if fault == "rank-0 momentum" and rank == 0:
+        for weight in model.parameters():
+            optimizer.state[weight]["momentum_buffer"] = torch.ones_like(weight)
+    sampler = DistributedSampler(x, shuffle=False)
+    return doctor(model, optimizer, sampler, of, log, x)
+
+
+@errors.record  # torchrun hears of an exception in here
+def main():
+    parser = Parser(__doc__)
+    args, rank, world_size = start(parser)
+    sys.stdout.reconfigure(errors="namereplace")  # where there are no check marks
+    dist.init_process_group("gloo", timeout=timedelta(minutes=1))
+    events, caught = [], 0
+    for fault, fails in FAULTS.items():
+        checks = examine(fault, rank, world_size)
+        wrong = [check for check, passed in checks.items() if not passed]
+        if set(wrong) != set(fails.split() if world_size > 1 else ()):
+            raise ValueError(f"{fault}: it fails {wrong}, and should fail {fails!r}")
+        caught += bool(wrong)
+        if rank == 0:
+            marks = "  ".join(f"{'✓✗'[name in wrong]} {name}" for name in checks)
+            print(f"{fault:15}  {marks}")
+            for number, (name, passed) in enumerate(checks.items()):
+                event = {"step": number, "rank": rank, "phase": fault, "what": name}
+                events.append(event | {"kind": "work" if passed else "wait"})
+    save_recording(args.record, events, picture="checks")
+    if rank == 0:
+        ranks = f"{world_size} rank{'s' * (world_size > 1)}"
+        print(f"ok: on {ranks} the checks find {caught} of 5 faults")
+
+
+if __name__ == "__main__":
+    main()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,135 @@
+"""Average gradients by name and in one buffer, as Horovod does; train, and as DDP does.
+
+    torchrun --standalone --nproc-per-node 4 scripts/40_horovod.py
+
+Needs no GPU. Under `horovodrun -np 2 python scripts/40_horovod.py`, Horovod trains.
+With --record PATH, rank 0 keeps who told what. The last line begins with "ok".
+The lesson: notebooks/40_horovod.ipynb
+"""
+
+import gc
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import errors
+from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
+
+from shared import Parser, save_recording, start
+
+if HOROVOD := "HOROVOD_RANK" in os.environ:  # horovodrun has names of its own
+    import horovod.torch as hvd
+
+    hvd.init()
+    os.environ.update(RANK=f"{hvd.rank()}", WORLD_SIZE=f"{hvd.size()}")
+SIZES = {"a": 2, "b": 20, "c": 200, "d": 2000}  # of the gradients on rank 0
+DRAWN = {"picture": "flow", "pace": 2.5, "title": "Which gradients travel together"}
+PHASES = {
+    "backward": "Four gradients will be ready, on odd ranks in another order.",
+    "names": "One more is ready. The ranks tell rank 0 names, and no gradient moves.",
+    "fused": "Rank 0 answers which all have. They share a buffer: one all-reduce.",
+}
+
+
+def make(seed):
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(4, 1).double()
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def share(rank, world_size):
+    torch.manual_seed(0)
+    x = torch.randn(120, 4, dtype=torch.float64)[rank::world_size]
+    return x, x.sum(1, keepdim=True)
+
+
+def train(model, optimizer, x, y):
+    for _ in range(10):
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+    return [number for p in model.parameters() for number in p.flatten().tolist()]
+
+
+def negotiate(ready):
+    """Return the names that all ranks have ready, in the order of rank 0."""
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, ready)
+    return [name for name in everyone[0] if all(name in names for names in everyone)]
+
+
+def fuse(grads):
+    """Average several gradients by one all-reduce of one buffer."""
+    buffer = torch.cat([grad.flatten() for grad in grads])
+    dist.all_reduce(buffer)
+    buffer /= dist.get_world_size()
+    for grad, part in zip(grads, buffer.split([grad.numel() for grad in grads])):
+        grad.copy_(part.view_as(grad))
+
+
+def horovods_way(rank, world_size):
+    model, optimizer = make(rank)
+    named = dict(model.named_parameters())
+    if HOROVOD:
+        optimizer = hvd.DistributedOptimizer(optimizer, named.items())
+        hvd.broadcast_parameters(named, root_rank=0)
+    else:
+        fuse([p.data.mul_(world_size * (rank == 0)) for p in named.values()])
+        optimizer.register_step_pre_hook(
+            lambda *_: fuse([named[name].grad for name in negotiate([*named])])
+        )
+    return train(model, optimizer, *share(rank, world_size))
+
+
+@errors.record  # torchrun hears of an exception in here
+def main():
+    parser = Parser(__doc__)
+    args, rank, world_size = start(parser)
+    options = {"backend": "gloo", "timeout": timedelta(minutes=1)}
+    if HOROVOD:  # it tells all ranks where torch's group is
+        store = rank or dist.TCPStore("127.0.0.1", 0, None, True)
+        port = hvd.broadcast_object(rank or store.port, root_rank=0)
+        store = dist.TCPStore("127.0.0.1", port) if rank else store
+        options |= {"rank": rank, "world_size": world_size, "store": store}
+    dist.init_process_group(**options)
+    ready, fused, events, grads = [], [], [], {}
+
+    def note(phase, sends=(), **fields):
+        whose = {n: [*range(world_size)] if n in fused else [rank] for n in SIZES}
+        holds = {n: [[int(grads[n]), *whose[n]] if n in grads else [""]] for n in SIZES}
+        event = {"step": len(events), "rank": rank, "phase": phase, "holds": holds}
+        event["sends"] = [[to, "names", [[" ".join(names)]]] for to, names in sends]
+        events.append(event | fields)
+
+    note("backward")
+    for cycle, name in enumerate("badc" if rank % 2 else "abcd", start=1):
+        ready.append(name)
+        grads[name] = torch.tensor([SIZES[name] * (rank + 1.0)])
+        note("names", [(0, ready)] if rank else [])
+        if common := negotiate(ready):
+            fuse([grads[name] for name in common])
+            ready, fused = [n for n in ready if n not in common], fused + common
+            answers = [(to, common) for to in range(1, world_size) if rank == 0]
+            note("fused", answers, call="all_reduce")
+        if rank == 0:
+            print(f"cycle {cycle} sends", *(common or ["nothing"]))
+    assert grads == {n: size * (world_size + 1) / 2 for n, size in SIZES.items()}
+
+    alone = train(*make(0), *share(0, 1))
+    model, optimizer = make(rank)
+    ddp = train(DistributedDataParallel(model), optimizer, *share(rank, world_size))
+    for weights in (ddp, horovods_way(rank, world_size)):
+        torch.testing.assert_close(weights, alone, rtol=0, atol=1e-12)
+
+    save_recording(args.record, events, phases=PHASES, **DRAWN)
+    if rank == 0:
+        print(f"ok: {world_size} ranks, and both ways end with one process's weights")
+
+
+if __name__ == "__main__":
+    main()
+    gc.collect()  # what main leaves behind can keep the group alive
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,296 @@
+"""Tests launchers: who starts the ranks, who tells them what, and who ends them."""
+
+import importlib
+import json
+import pickle
+import re
+import runpy
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import psutil
+import pytest
+from lesson import changed, code_with
+from ringside import (
+    RankFailed,
+    RankTimeout,
+    WrongRecording,
+    check,
+    load,
+    still,
+    torchrun,
+)
+from ringside.draw import trees
+from ringside.draw.player import animate, spelt
+from ringside.recording import Recording
+
+STEM = "30_launchers"
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "scripts" / f"{STEM}.py"
+PAGE = json.loads((ROOT / "notebooks" / f"{STEM}.ipynb").read_text("utf-8"))["cells"]
+PROSE = "\n".join("".join(c["source"]) for c in PAGE if c["cell_type"] == "markdown")
+
+
+@pytest.fixture(scope="module")
+def told():
+    """Return what the processes of each way have recorded, by way and rank."""
+    found = {}
+    for event in load(STEM):
+        found.setdefault(event["phase"], {})[event["rank"]] = event
+    return found
+
+
+def job() -> str:
+    """Return the program of the ranks, as the script has it."""
+    return re.search('JOB = """(.*?)"""', SCRIPT.read_text("utf-8"), re.DOTALL)[1]
+
+
+def test_a_rank_without_a_gpu_of_its_own_is_told_so(tmp_path, monkeypatch):
+    source = code_with(STEM, "def take_gpu").source
+    [function] = re.findall(r"(?s)^(def .*?\n)\n\n", source, re.MULTILINE)
+    (tmp_path / "gpus.py").write_text(f"import torch\n\n\n{function}", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    take_gpu = importlib.import_module("gpus").take_gpu
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
+    lines = torchrun(take_gpu, ranks=2, quiet=True, env=hidden).lines
+    for line in sum(lines.values(), []):
+        assert re.search("Torch not compiled with CUDA|NVIDIA|No CUDA GPUs", line)
+
+
+def test_who_starts_whom(told):
+    parents = {
+        way: [event["parent"] for _, event in sorted(ranks.items())]
+        for way, ranks in told.items()
+    }
+    three = ["you", "launcher", "launcher"]
+    assert parents == {"by hand": ["you"] * 2} | dict.fromkeys(trees.BOSSES, three)
+
+
+def test_who_sets_the_variables(told):
+    sets = {
+        way: {
+            trees.setter(ranks[r], name) for r in (0, 1) for name in ranks[r]["knows"]
+        }
+        for way, ranks in told.items()
+    }
+    assert sets == {
+        "by hand": {"you"},
+        "mp.spawn": {"the rank"},
+        "launch": {"launcher"},
+        "torchrun": {"launcher"},
+    }
+    local = {way for way, ranks in told.items() if "LOCAL_RANK" in ranks[0]["knows"]}
+    assert local == {"launch", "torchrun"}
+    words = {way: ranks[1]["words"] for way, ranks in told.items()}
+    assert words.pop("launch") == ["--local-rank=1"] and not any(words.values())
+
+
+def test_what_follows_a_death(told):
+    for way, ranks in told.items():
+        ends = {rank: event["ends"] for rank, event in ranks.items()}
+        if way == "by hand":
+            assert ends == {0: "exit code 0", 1: "exit code 3"}
+        else:
+            assert ends == {-1: "exit code 1", 0: "SIGTERM", 1: "exit code 3"}
+
+
+def test_the_page_shows_the_program_that_the_ranks_run():
+    assert f"```\n{job().strip()}\n```" in PROSE
+    spawned = re.search(r"```python\n(def spawned.*?)\n```", PROSE, re.DOTALL)[1]
+    assert spawned in job()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error", "says"),
+    [
+        ("        sys.exit(3)", "        sys.exit(4)", RankFailed, "end otherwise"),
+        ("os.getppid()", "1", RankFailed, "KeyError: 1"),
+        (
+            "        sys.exit(3)",
+            "        time.sleep(99)",
+            RankTimeout,
+            "1 of 1 ranks still",
+        ),
+    ],
+)
+def test_a_job_that_goes_otherwise_is_found_and_ended(old, new, error, says, tmp_path):
+    """By hand, which is quick. No process of the job outlives the run."""
+    here = ("TemporaryDirectory()", f"TemporaryDirectory(dir={str(tmp_path)!r})")
+    path = changed(STEM, tmp_path, (old, new), here)
+    seconds = 5 if error is RankTimeout else 60
+    with pytest.raises(error, match=says):
+        torchrun(path, ranks=1, quiet=True, timeout=seconds)
+    assert processes(tmp_path) == []
+
+
+def test_a_rank_that_does_not_begin_is_told_with_its_last_words(tmp_path):
+    names = runpy.run_path(str(SCRIPT))
+    watch = names["watch"]
+    watch.__globals__["JOB"] = "1 / 0\n" + names["JOB"]
+    told = r"by hand: a rank did not begin\n(.*\n)*ZeroDivisionError"
+    with pytest.raises(RuntimeError, match=told):
+        watch("by hand", tmp_path)
+
+
+def test_a_job_leaves_nothing_behind(tmp_path, monkeypatch):
+    """Of torchrun, which makes folders of its own: they lie in the job's."""
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "job"
+    elsewhere.mkdir(), folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(elsewhere))
+    events = runpy.run_path(str(SCRIPT))["watch"]("torchrun", folder)
+    assert {event["rank"]: event["ends"] for event in events}[0] == "SIGTERM"
+    assert [*elsewhere.iterdir()] == [] and len([*folder.iterdir()]) > 5
+    assert processes(folder) == []
+
+
+def test_an_agent_that_is_asked_to_end_ends_its_ranks(tmp_path):
+    """At SIGTERM it does. At SIGKILL nobody does: the page shows that."""
+    text = "import os, time; open(str(os.getpid()), 'w'); time.sleep(100)"
+    (tmp_path / "lone.py").write_text(text)
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    line += ["--local-addr", "127.0.0.1", "--nproc-per-node", "2", "lone.py"]
+    with subprocess.Popen(line, cwd=tmp_path, stdout=-3, stderr=-3) as agent:
+        while len(names := [p.name for p in tmp_path.glob("[0-9]*")]) < 2:
+            assert agent.poll() is None
+            time.sleep(0.1)
+        ranks = [psutil.Process(int(name)) for name in names]
+        agent.terminate()
+    _, alive = psutil.wait_procs(ranks, timeout=60)
+    for rank in alive:
+        rank.kill()
+    assert alive == []
+
+
+def test_a_script_that_spawns_without_a_guard_is_refused(tmp_path):
+    (tmp_path / "lone.py").write_text(
+        "from multiprocessing import get_context\n"
+        "get_context('spawn').Process(target=print).start()\n"
+    )
+    said = subprocess.run(
+        [sys.executable, tmp_path / "lone.py"], capture_output=True, text=True
+    ).stderr
+    assert "RuntimeError" in said and "bootstrapping phase" in said
+
+
+def processes(folder):
+    """Return those that work in a folder, wherever they come from."""
+    found = psutil.process_iter(["cwd", "cmdline"])
+    return [p.info for p in found if (p.info["cwd"] or "").startswith(f"{folder}")]
+
+
+def in_a_file(index=0):
+    return lambda: index
+
+
+def test_what_a_spawned_process_could_find():
+    """As exercise 2 and the page's table have it."""
+    assert pickle.loads(pickle.dumps(in_a_file)) is in_a_file
+    for function in (lambda: 0, in_a_file()):
+        with pytest.raises((AttributeError, pickle.PicklingError)):
+            pickle.dumps(function)
+
+
+def test_each_process_has_a_place_of_its_own():
+    layout = trees.Layout(load(STEM))
+    assert list(layout.ways) == ["by hand", "mp.spawn", "launch", "torchrun"]
+    boxes = [layout.place(way, r) for way, ranks in layout.ways.items() for r in ranks]
+    for i, (x, y, w, h) in enumerate(boxes):
+        assert x > 0 and x + w < layout.width and y + h < layout.height
+        for a, b, c, d in boxes[:i]:
+            assert x >= a + c or a >= x + w or y >= b + d or b >= y + h
+    for svg in (still(load(STEM), 4).svgs[0], animate(load(STEM))):
+        ElementTree.fromstring(svg)
+
+
+def test_the_picture_tells_itself_in_words():
+    first, last = (repr(still(load(STEM), step)) for step in (0, 4))
+    assert "ends with" not in first and "told by" not in first
+    assert (
+        "rank 0 is started by the agent, told by the agent, ends with SIGTERM" in last
+    )
+    assert "rank 0 is started by you, told by you, ends with exit code 0" in last
+    assert "told by itself" in last
+
+
+def test_a_job_of_one_way_is_drawn_alone():
+    alone = [event for event in load(STEM) if event["phase"] == "by hand"]
+    events = Recording(alone, **load(STEM).header)
+    assert "mp.spawn" not in animate(events)
+
+
+def test_a_recording_that_lacks_an_end_is_refused():
+    event = {"step": 0, "rank": 0, "phase": "torchrun", "parent": "you"}
+    with pytest.raises(WrongRecording, match="no 'ends', as trees needs it"):
+        spelt(Recording([event], picture="trees"))
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ((3, 0, 1, ...), "your turn"),
+        ((3, 0, "1", 7), "a whole number"),
+        ((1, 0, 1, 7), "all that still run"),
+        ((4, 0, 1, 7), "how many are left?"),
+        ((0, 0, 1, 7), "who still runs?"),
+        ((3, 3, 1, 7), "nobody watches"),
+        ((3, 1, 1, 7), "by hand not 1"),
+        ((3, 0, 7, 7), "its own exit code is another"),
+        ((3, 0, 0, 7), "all went well"),
+        ((3, 0, 2, 7), "that raises"),
+        ((3, 0, 1, 1), "is rank 2"),
+        ((3, 0, 1, 7), "right: "),
+    ],
+)
+def test_one_of_four(answers, says, capsys):
+    check.one_of_four(*answers)
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ((True, False, False, ...), "your turn"),
+        ((True, False, False, "no"), "True or False"),
+        ((False, False, False, False), "imports the file"),
+        ((True, True, False, False), "has no notebook"),
+        ((True, False, True, False), "no name that could be looked up"),
+        ((True, False, False, True), "while the outer function runs"),
+        ((True, False, False, False), "right: "),
+    ],
+)
+def test_can_start(answers, says, capsys):
+    check.can_start(*answers)
+    assert says in capsys.readouterr().out
+
+
+def right(command: str) -> str:
+    """Return what exercise 3 asks for."""
+    launcher, _, behind = command.partition("job.py")
+    words = [w for w in launcher.split()[3:] if w.replace("-", "_") != "__use_env"]
+    return " ".join(["torchrun", *words, "job.py"]) + behind
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda command: ..., "your turn"),
+        (lambda command: print(end=""), "it returned None"),
+        (lambda command: command[99], "it raised IndexError"),
+        (lambda command: command, "still has the old launcher"),
+        (lambda c: "torchrun" + c[34:], "no option --use_env"),
+        (lambda c: "torchrun" + c[34:].replace(" --use_env", ""), "no option"),
+        (lambda c: right(c).replace("torchrun ", ""), "begins with torchrun"),
+        (lambda c: right(c).replace("=4", "=8"), "it is 'torchrun --nproc_per_node=4"),
+        (
+            lambda c: right(c).replace(" --use_env", ""),
+            "what stands behind job.py is for the script",
+        ),
+        (right, "right: "),
+    ],
+)
+def test_migrate(function, says, capsys):
+    check.migrate(function)
+    assert says in capsys.readouterr().out
