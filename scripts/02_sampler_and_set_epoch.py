@@ -2,9 +2,10 @@
 
     torchrun --standalone --nproc-per-node 4 scripts/02_sampler_and_set_epoch.py
 
-GPUs are not used. Try --samples 12, which four ranks can share evenly. With --record
-PATH, rank 0 keeps what every rank read, one JSON object per line. The last line begins
-with "ok". The lesson: notebooks/02_sampler_and_set_epoch.ipynb
+Samples are dealt on the CPU; on GPUs, NCCL gathers the shares. Try --samples 12, which
+four ranks can share evenly. With --record PATH, rank 0 keeps what every rank read, one
+JSON object per line. The last line begins with "ok". The lesson:
+notebooks/02_sampler_and_set_epoch.ipynb
 """
 
 import gc
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 from torch.utils.data import DataLoader, DistributedSampler
 
-from shared import Parser, save_recording, start
+from shared import Parser, own_device, save_recording, start
 
 EPOCHS, BATCH = 4, 2  # a batch is what one rank takes
 
@@ -64,7 +65,8 @@ def main():
     if not 0 <= args.samples <= 40:  # a picture has room for no more
         parser.error(f"--samples must be 0 to 40, not {args.samples}")
 
-    dist.init_process_group("gloo", timeout=timedelta(minutes=1))
+    _, backend = own_device()
+    dist.init_process_group(backend, timeout=timedelta(minutes=1))
     mine = read_epochs(args.samples)
     events = [{"step": e, "rank": rank, "samples": seen} for e, seen in enumerate(mine)]
     rows = save_recording(args.record, events, picture="grid", samples=args.samples)

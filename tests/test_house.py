@@ -1,6 +1,8 @@
 """Holds the rooms of the course true to each other."""
 
 import ast
+import html
+import itertools
 import json
 import re
 import shutil
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from ringside import load, road
+from ringside import load, road, signs
 from ringside.__main__ import METADATA
 from ringside.draw.player import animate, scenes
 from ringside.minutes import LABEL, label
@@ -95,6 +97,7 @@ def test_a_lesson_is_whole(stem):
 def test_figures_belong_to_lessons():
     """And so do the measurements that a benchmark has left beside them."""
     names = {path.stem for path in (ROOT / "figures").iterdir()}
+    names.remove("map")
     assert {name.removesuffix("_measured") for name in names} == set(STEMS)
 
 
@@ -205,11 +208,8 @@ def test_the_helper_computes_no_lesson():
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_keeps_to_its_budget(path):
-    code, prose = cells(path, "code"), cells(path, "markdown")
+    code = cells(path, "code")
     lines = [len(re.findall(r"\S.*", source)) for source in code]  # but empty ones
-    unread = r"```.*?```|</?[a-z][^>]*>|!\[.*?\]\(.*?\)"  # code, tags, pictures
-    plain = re.sub(unread, "", "\n".join(prose), flags=re.DOTALL)
-    words = len(re.findall(r"\S*\w\S*", plain))  # "|" and "·" are none
     middle = {"13_data_parallel": 11, "10_ranks_and_messages": 11}  # experiments
     middle |= {"11_collectives": 11, "16_workers_and_streams": 10}
     middle |= dict.fromkeys(["14_ddp_habits", "02_sampler_and_set_epoch"], 9)
@@ -223,14 +223,34 @@ def test_a_notebook_keeps_to_its_budget(path):
     assert statistics.median(lines) <= middle.get(path.stem, 5)
     assert max(source.count("\n") for source in code) < 20
     assert path.stat().st_size <= 250 * 1024
-    if "**Main road" not in prose[0]:  # of the first writing
-        assert words <= 1500
-        assert len(code) + len(prose) <= 35
 
 
-def written_twice():
-    """The lessons whose label has honest minutes."""
-    return [path for path in NOTEBOOKS if "**Main road" in cells(path, "markdown")[0]]
+def test_the_signs_are_those_of_the_map():
+    """But for the minutes, which are counted when the signs are put up again."""
+    minute = re.compile(r"(?<=Main road )\d+|(?<=roads )\d+|(?<=cises )\d+|(?<=\| )\d+")
+    for path, text in signs.made().items():
+        there = minute.sub("", path.read_text("utf-8"))
+        assert there == minute.sub("", text), f"{path.name}: python -m ringside --map"
+
+
+def test_the_map_shows_each_page_and_no_words_overlap():
+    svg = signs.draw()
+    title, told = re.search("<title>(.+?)</title><desc>(.+?)</desc>", svg).groups()
+    texts = re.findall(
+        r'<text x="([\d.]+)" y="([\d.]+)" font-size="(\d+)"(.*?)>(.+?)<', svg
+    )
+    boxes = []
+    for x, y, size, more, words in texts:
+        wide, x = 0.58 * int(size) * len(words), float(x)
+        left = x - wide / 2 if "middle" in more else x
+        assert left >= 0 and left + wide <= 900, f"{words} leaves the picture"
+        boxes.append((left, left + wide, float(y) - int(size), float(y), words))
+    for a, b in itertools.combinations(boxes, 2):
+        beside = a[1] <= b[0] or b[1] <= a[0] or a[3] <= b[2] or b[3] <= a[2]
+        assert beside, f"{a[4]} lies over {b[4]}"
+    names = {html.unescape(words) for *_, words in boxes}
+    assert {page.name for page in road.PAGES} <= names
+    assert all(page.name in html.unescape(told) for page in road.PAGES) and title
 
 
 def glossary() -> dict[str, str]:
@@ -243,7 +263,7 @@ def glossary() -> dict[str, str]:
     return dict(rows)
 
 
-@pytest.mark.parametrize("path", written_twice(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_word_is_explained_before_it_is_used(path):
     """In bold where it first stands, or on a page that this one rests on.
 
@@ -300,6 +320,8 @@ def test_a_link_to_a_page_has_its_short_name():
 def test_the_map_has_each_page_once():
     assert sorted(road.STEMS) == STEMS
     assert len({*road.NAMES.values()}) == len(road.NAMES)
+    order = [page.stem for page in road.PAGES]
+    assert order == sorted(order), "a page's number says where it stands"
     for page in road.PAGES:
         [title] = re.findall(r"\A# (.+)", cells(notebook(page.stem), "markdown")[0])
         assert title == page.question
@@ -340,6 +362,14 @@ def test_a_notebook_reads_well(path):
     assert not typed, "nor is what stands in a line of HTML: a blank line before it"
 
 
+@pytest.mark.parametrize("path", [*(ROOT / "notebooks").glob("*.ipynb")], ids=str)
+def test_a_page_kills_nothing_by_a_name(path):
+    """`pkill -f job.py` ends a second job of this script, too, and an editor."""
+    prose = "\n".join(cells(path, "markdown"))
+    told = prose.count("`pkill -f job.py` also ends a second")
+    assert prose.count("pkill -f") == told
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_picture_has_words_and_is_compared(path):
     for output in outputs(path):
@@ -353,7 +383,7 @@ def test_every_picture_has_words_and_is_compared(path):
             assert (path.parent / target).exists()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "figures").glob("*.svg")), ids=str)
+@pytest.mark.parametrize("path", sorted((ROOT / "figures").glob("[0-9]*.svg")), ids=str)
 def test_a_picture_is_small_and_calm(path):
     svg = path.read_text(encoding="utf-8")
     assert len(svg) <= 40_000
@@ -449,15 +479,3 @@ def test_no_door_is_left_open():
     for path in [*SCRIPTS, *HELPERS, *NOTEBOOKS, *TOOLS]:
         source = path.read_text(encoding="utf-8").replace(shown, "", 1)
         assert [door for door in doors if door in source] == [], path.name
-
-
-def test_the_readme_is_short():
-    assert len(README.splitlines()) <= 120
-
-
-@pytest.mark.parametrize("path", [*(ROOT / "notebooks").glob("*.ipynb")], ids=str)
-def test_a_page_kills_nothing_by_a_name(path):
-    """`pkill -f job.py` ends a second job of this script, too, and an editor."""
-    prose = "\n".join(cells(path, "markdown"))
-    told = prose.count("`pkill -f job.py` also ends a second")
-    assert prose.count("pkill -f") == told

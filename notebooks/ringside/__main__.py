@@ -4,6 +4,7 @@ Records the script on four ranks, draws the picture, and runs the notebook. With
 name, all lessons. If nothing has changed, no byte of any file does. So a recording of
 real times is kept; `--measure 04_distributed_data_parallel` makes it again, on two
 ranks, as most machines have two cores to run them on. Do that when all is quiet.
+`--map` writes what stands about pages in other places: it makes the signs of signs.py.
 """
 
 import sys
@@ -17,6 +18,7 @@ from .draw.player import animate
 from .launch import torchrun
 from .minutes import LABEL, label
 from .recording import ROOT, read
+from .signs import put_up
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python"}
 METADATA = {"kernelspec": KERNEL | {"name": "python3"}}
@@ -68,6 +70,9 @@ def execute(path: Path, measured: bool = False) -> None:
 
 
 def main(names: list[str]) -> None:
+    if names == ["--map"]:
+        put_up()
+        return
     measure = names[:1] == ["--measure"]
     if measure and len(names) == 1:
         sys.exit("name the lessons to measure: a quiet machine matters")

@@ -1,5 +1,6 @@
 """Reads the map of the course, road.toml, and follows it."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import NamedTuple
@@ -19,16 +20,29 @@ def number(stem: str) -> str:
 
 
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-PARTS = TABLE["parts"]
 PAGES = [Page(**row) for row in TABLE["page"]]
 STEMS = [page.stem for page in PAGES]
 NAMES = {page.stem: page.name for page in PAGES} | TABLE["look_up"]
 BY_NUMBER = {number(page.stem): page for page in PAGES}
+PARTS = {  # its pages, by the name of each part
+    name: [page for page in PAGES if page.stem.startswith(digit)]
+    for digit, name in TABLE["parts"].items()
+}
 
 
-def link(stem: str) -> str:
-    """Return a link to a page, for a page that lies beside it."""
-    return f"[{NAMES[stem]}]({stem}.ipynb)"
+def link(stem: str, room: str = "") -> str:
+    """Return a link to a page, for a file beside it or for one above its room."""
+    return f"[{NAMES[stem]}]({room}{stem}.ipynb)"
+
+
+def links(numbers: str, room: str = "") -> str:
+    """Return links to several pages, which are named by their numbers."""
+    return ", ".join(link(BY_NUMBER[each].stem, room) for each in numbers.split())
+
+
+def linked(text: str) -> str:
+    """Return a text with a link in place of each number of a page."""
+    return re.sub(r"\b\d\d\b", lambda found: links(found[0]), text)
 
 
 def below(stem: str) -> set[str]:

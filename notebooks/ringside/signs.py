@@ -1,0 +1,136 @@
+"""Puts the signs up along the road: all that is said about pages from road.toml.
+
+The picture of the map, README's lists, the top and the bottom of each page, and the
+choices for teachers. `python -m ringside --map` writes them.
+"""
+
+import re
+from pathlib import Path
+
+import nbformat
+
+from . import road
+from .draw.roadmap import draw
+from .minutes import LABEL, label, minutes
+from .recording import ROOT
+
+MAP = ROOT / "figures" / "map.svg"
+README, TEACHING = ROOT / "README.md", ROOT / "notebooks" / "teaching.ipynb"
+SIGN = r"(?m)^\*\*You are here:\*\* .*$"
+NEXT = r"(?m)^\*\*Next:\*\* .*$"
+ROOM = "notebooks/"
+
+
+def notebook(stem: str) -> Path:
+    return ROOT / "notebooks" / f"{stem}.ipynb"
+
+
+def main_roads(numbers: str) -> int:
+    """Return the minutes that the main roads of some pages take together."""
+    paths = (notebook(road.BY_NUMBER[each].stem) for each in numbers.split())
+    return sum(minutes(nbformat.read(path, 4).cells)["main road"] for path in paths)
+
+
+def sign(stem: str) -> str:
+    """Return where a page stands: its part, its neighbours, what it rests on."""
+    at = road.STEMS.index(stem)
+    page, before, after = road.PAGES[at], road.STEMS[:at], road.STEMS[at + 1 :]
+    [(part, pages)] = [row for row in road.PARTS.items() if page in row[1]]
+    kind = "station" if part == "the evening" else "page"
+    told = [f"{part}, {kind} {pages.index(page) + 1} of {len(pages)}"]
+    told += [f"before: {road.link(before[-1])}"] if before else []
+    told += [f"next: {road.link(after[0])}"] if after else []
+    told += [f"rests on {road.links(page.rests_on)}"] if page.rests_on else []
+    told += ["[the map](../README.md)", *map(road.link, ("glossary", "catalogue"))]
+    return f"**You are here:** {' · '.join(told)}"
+
+
+def onward(stem: str) -> str:
+    """Return the last line of a page: where the road goes on, and what is asked."""
+    after = road.PAGES[road.STEMS.index(stem) + 1 :]
+    if not after:
+        return "**Next:** this was the last page. Where now? [The map](../README.md)."
+    return f"**Next:** {road.link(after[0].stem)}. {after[0].question}"
+
+
+def wants() -> str:
+    """Return README's first list: what you want, which pages, how long."""
+    rows = ["| you want | read | minutes |", "|---|---|---|"]
+    for row in road.TABLE["want"]:
+        pages = road.links(row["pages"], ROOM)
+        rows.append(f"| {row['want']} | {pages} | {main_roads(row['pages'])} |")
+    return "\n".join(rows)
+
+
+def pages() -> str:
+    """Return README's list of all pages, part by part."""
+    told = []
+    for part, its in road.PARTS.items():
+        told.append(f"\n**{part[0].upper()}{part[1:]}**\n")
+        told += ["| page | question | come here if your script has | script |"]
+        told += ["|---|---|---|---|"]
+        for page in its:
+            script = f"[{page.stem}.py](scripts/{page.stem}.py)"
+            told.append(
+                f"| {road.link(page.stem, ROOM)} | {page.question} |"
+                f" {page.come_here} | {script} |"
+            )
+    return "\n".join(told).strip()
+
+
+def choices() -> str:
+    """Return the table for teachers: so much time, these pages."""
+    rows = ["| you have | pages | main roads, minutes | exercises | you tell |"]
+    rows += ["|---|---|---|---|---|"]
+    for row in road.TABLE["route"]:
+        chosen = row["pages"] or " ".join(road.BY_NUMBER)
+        told = road.links(row["pages"]) or "all"
+        rows.append(
+            f"| {row['time']} | {told} | {main_roads(chosen)} | {row['exercises']} |"
+            f" {road.linked(row['tell'])} |"
+        )
+    return "\n".join(rows)
+
+
+def between(text: str, name: str, new: str) -> str:
+    """Return a text with something new between two marks of one name."""
+    begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
+    before, found, rest = text.partition(begin)
+    old, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"the marks {begin.strip()} and {end.strip()} are gone")
+    return f"{before}{begin}\n{new}\n{end}{after}"
+
+
+def put(pattern: str, new: str, text: str) -> str:
+    """Return a text with something new in the one place of a pattern."""
+    text, found = re.subn(pattern, lambda _: new, text)
+    if found != 1:
+        raise ValueError(f"{pattern} stands {found} times, not once: {text[:60]!r}")
+    return text
+
+
+def made() -> dict[Path, str]:
+    """Return each file with signs, as it should be."""
+    files = {MAP: draw()}
+    text = between(README.read_text("utf-8"), "what you want", wants())
+    files[README] = between(text, "all pages", pages())
+    for stem in [*road.STEMS, "teaching"]:
+        page = nbformat.read(notebook(stem), 4)
+        if stem == "teaching":
+            cell = next(c for c in page.cells if "<!-- choices -->" in c.source)
+            cell.source = between(cell.source, "choices", choices())
+        else:
+            first = page.cells[0]
+            first.source = LABEL.sub(label(page.cells), first.source)
+            first.source = put(SIGN, sign(stem), first.source)
+            last = next(c for c in page.cells if re.search(NEXT, c.source))
+            last.source = put(NEXT, onward(stem), last.source)
+        files[notebook(stem)] = nbformat.writes(page) + "\n"
+    return files
+
+
+def put_up() -> None:
+    """Write all signs."""
+    for path, text in made().items():
+        path.write_text(text, "utf-8")
