@@ -19,7 +19,9 @@ in_rank.py      in each rank run_warm(), then run(), which runs the script and n
 watch.py        beside all this: passes on lines, ends what outstays; then outcome()
 failure.py      back in the kernel: explain() says who failed first, and why
 
-"Why was rank 2 blamed?" is watch.outcome, who failed, and failure.explain, who first.
+"Why was rank 2 blamed?" is decided in four places: in_rank.fail tells a rank that only
+lost another one from a cause; elastic.close, or plain.start, has the exit codes;
+watch.outcome puts both together; and failure.explain says who failed first.
 """
 
 from .failure import RankFailed, RankTimeout
