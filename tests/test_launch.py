@@ -793,7 +793,7 @@ def test_the_line_of_the_main_thread_is_told_wherever_the_script_is(tmp_path, fo
 ENDLESS = float("inf")
 REFUSED = [
     (("no_such_lesson",), {}),
-    (("04_ring",), {}),
+    (("03_ring",), {}),
     (("",), {}),
     ((None,), {}),
     ((str(ROOT),), {}),

@@ -343,6 +343,8 @@ def test_srun_asks_for_one_processor_unless_it_is_told_again(able):
         (place := Path(folder)).joinpath("slurm.py").write_text(text)
         (place / "job.sh").write_text(file)
         line = [sys.executable, "slurm.py", "run", "sbatch", "--output=out", "job.sh"]
-        subprocess.run(line, cwd=place, timeout=60, check=True, capture_output=True)
+        env = os.environ | {"OMP_NUM_THREADS": ""}  # nproc heeds it
+        how = {"cwd": place, "env": env, "timeout": 60, "capture_output": True}
+        subprocess.run(line, check=True, **how)
         said = (place / "out").read_text().splitlines()
     assert said == [f"2, and there are {number}" for number in (1, 2, 2)]

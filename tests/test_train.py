@@ -3,6 +3,7 @@
 import os
 import re
 import runpy
+import shlex
 import shutil
 import signal
 import subprocess
@@ -228,7 +229,8 @@ def test_dice_of_workers_are_the_same_again_after_a_resume(own, tmp_path):
 def test_without_torchrun_it_says_what_to_type(tmp_path):
     words = [sys.executable, SCRIPT, "--folder", "a b"]
     run = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
-    said = f"try torchrun --standalone --nproc-per-node 2 {SCRIPT} --folder 'a b'\n"
+    path = shlex.quote(str(SCRIPT))
+    said = f"try torchrun --standalone --nproc-per-node 2 {path} --folder 'a b'\n"
     assert (run.returncode, run.stdout, run.stderr) == (2, "", said)
     assert [*tmp_path.iterdir()] == []
 
@@ -242,7 +244,9 @@ def test_what_the_readme_tries_runs_as_it_stands(tmp_path):
     readme = (ROOT / "README.md").read_text("utf-8")
     [lines] = [part for part in readme.split("```") if "kill -KILL $!" in part]
     assert lines.count("scripts/train.py --folder run --epochs 40") == 2
-    lines = lines.replace("scripts/train.py", str(SCRIPT)).replace("40", "8")
+    lines = lines.replace("scripts/train.py", shlex.quote(str(SCRIPT))).replace(
+        "40", "8"
+    )
     lines = lines.replace("--standalone", "--standalone --local-addr 127.0.0.1")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     how = {"cwd": tmp_path, "env": os.environ | CPU | {"PATH": path}, "timeout": 300}
