@@ -9,8 +9,8 @@ for room in ("notebooks", "scripts"):
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 LONG = """
-test_launch 05_dp_vs_ddp test_scripts test_browser 40_horovod 34_elastic
-30_launchers 33_when_it_breaks 31_two_nodes 32_slurm test_04
+test_launch test_plain test_scripts test_neighbours test_browser 40_horovod 34_elastic
+33_when_it_breaks 30_launchers 31_two_nodes 32_slurm test_04 05_dp_vs_ddp test_train
 """.split()
 
 
