@@ -122,10 +122,10 @@ def made() -> dict[Path, str]:
             cell.source = between(cell.source, "choices", choices())
         else:
             first = page.cells[0]
-            first.source = LABEL.sub(label(page.cells), first.source)
             first.source = put(SIGN, sign(stem), first.source)
             last = next(c for c in page.cells if re.search(NEXT, c.source))
             last.source = put(NEXT, onward(stem), last.source)
+            first.source = LABEL.sub(label(page.cells), first.source)
         files[notebook(stem)] = nbformat.writes(page) + "\n"
     return files
 
