@@ -15,7 +15,7 @@ from .minutes import LABEL, label, minutes
 from .recording import ROOT
 
 MAP = ROOT / "figures" / "map.svg"
-README, TEACHING = ROOT / "README.md", ROOT / "notebooks" / "teaching.ipynb"
+README = ROOT / "README.md"
 SIGN = r"(?m)^\*\*You are here:\*\* .*$"
 NEXT = r"(?m)^\*\*Next:\*\* .*$"
 ROOM = "notebooks/"
