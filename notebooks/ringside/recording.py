@@ -1,6 +1,7 @@
 """Reads a recording and refuses a wrong one, naming the first mistake in it."""
 
 import json
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +30,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "jobs": "step rank phase node task local",
     "waits": "step rank phase what kind",
     "checks": "step rank phase what kind",
+    "answers": "step rank said score ten",
     "crews": "step rank phase",  # and in the last step of a worker, ends
 }
 FIELDS = {
@@ -81,6 +83,8 @@ FIELDS = {
     "task": "the number of the task that is the rank, or that has started it",
     "local": "the rank's number on its node",
     "score": "how many right answers to tests all models give together",
+    "said": "what the model says that the sum is which is always asked",
+    "ten": "how many of its answers to tests are wrong by exactly ten",
 }
 
 
@@ -137,6 +141,19 @@ def reads(lines: dict[int, list[str]], samples: int) -> Recording:
         for step, line in enumerate(printed)
     ]
     return Recording(events, picture="grid", ranks=len(lines), samples=samples)
+
+
+def answers(lines: list[str]) -> Recording:
+    """Return what a training that learns to add has printed after each epoch."""
+    told = re.compile(r"epoch (\d+): (\d+)\+(\d+)= *(\d+), +(\d+) of (\d+) .* (\d+) off")
+    found = [[*map(int, match.groups())] for match in map(told.match, lines) if match]
+    events = [
+        {"step": epoch - 1, "rank": 0, "said": said, "score": right, "ten": ten}
+        for epoch, _, _, said, right, _, ten in found
+    ]
+    _, a, b, _, _, tests, _ = found[0]
+    more = {"asked": f"{a} + {b}", "answer": a + b, "tests": tests}
+    return Recording(events, picture="answers", ranks=1, **more)
 
 
 def whole(events: Recording) -> Recording:

@@ -11,7 +11,7 @@ from html import escape, unescape
 from pathlib import Path
 
 from ..recording import Recording, whole
-from . import flow, grid, jobs, paths, ring, stream, timeline, trees
+from . import answers, flow, grid, jobs, paths, ring, stream, timeline, trees
 from .retell import TELLS
 from .timeline_layout import length
 
@@ -24,6 +24,7 @@ DRAWS = {
     "paths": paths,
     "trees": trees,
     "jobs": jobs,
+    "answers": answers,
 }
 EM, LEAST = 14, 11  # pixels: of the text around a picture, of the smallest text in one
 HERE = Path(__file__).parent
