@@ -17,12 +17,14 @@ from nbclient import NotebookClient
 from .draw.player import animate
 from .launch import torchrun
 from .minutes import LABEL, label
-from .recording import ROOT, read
+from .recording import ROOT, answers, read
 from .signs import put_up
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python"}
 METADATA = {"kernelspec": KERNEL | {"name": "python3"}}
 METADATA |= {"language_info": {"name": "python"}}
+PRINTED = {"00_four_ranks_tonight": "train_alone"}  # whose recording is what it says
+CPU = {"CUDA_VISIBLE_DEVICES": ""}
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -32,7 +34,10 @@ def draw(name: str, measure: bool = False) -> None:
     old = read(recording).header if recording.exists() else {}
     if measure and old and not old.get("measured"):
         sys.exit(f"{name} does not measure times: leave out --measure")
-    if measure or not old.get("measured"):
+    if name in PRINTED:
+        lines = torchrun(PRINTED[name], ranks=1, quiet=True, env=CPU).lines[0]
+        recording.write_text(answers(lines).text(name), "utf-8")
+    elif measure or not old.get("measured"):
         with TemporaryDirectory() as folder:  # what lies beside it is not kept
             new = Path(folder, recording.name)
             how = {"ranks": 2, "timeout": 600} if measure else {"ranks": 4}

@@ -99,6 +99,11 @@ class Recording(list):
         super().__init__(events)
         self.header = header
 
+    def text(self, lesson: str) -> str:
+        """Return the lines of a file with this recording, of a lesson."""
+        rows = [{"lesson": lesson} | self.header, *self]
+        return "".join(json.dumps(row) + "\n" for row in rows)
+
 
 class Notes(Recording):
     """The recording of simulated ranks in a ring, in the form that scripts leave."""

@@ -8,7 +8,7 @@ watched.py runs one on real ranks: it tells what each rank did, and who waits fo
 
 from .bets import bets
 from .devices import all_devices
-from .lesson_00 import gpus, rank_9
+from .lesson_00 import gpus, missing, rank_9
 from .lesson_01 import step, two_means, weigh
 from .lesson_02 import my_share, mysteries, padded, six_runs
 from .lesson_03 import five_ranks, ring_broadcast, uneven_chunks

@@ -3,6 +3,28 @@
 from .verdict import fits, says
 
 
+CHANGES = {
+    2: "each rank takes a whole batch: fewer steps",
+    3: "all ranks read all samples",
+    4: "nobody averages: unequal weights",
+    5: "the second epoch has the order of the first",
+}
+
+
+@says("a has unequal weights, b reads all samples twice, c takes bites twice as large")
+def missing(a: int, b: int, c: int) -> str | None:
+    """Check which change three tell-tales lack."""
+    for run, (given, truth) in {"a": (a, 4), "b": (b, 3), "c": (c, 2)}.items():
+        if given == truth:
+            continue
+        if given in (1, 6, 7):
+            return f"{run}: one of the changes 2 to 5 is missing, not {given}"
+        if given not in CHANGES:
+            return f"{run}: answer with the number of a change, from 2 to 5"
+        return f"{run}: without change {given}, {CHANGES[given]}, and {run} says no such"
+    return None
+
+
 @says("node 2, local_rank 1, one of 12 ranks", like="node=0")
 def rank_9(node: int, local_rank: int, world_size: int) -> str | None:
     """Check three predictions: rank 9 of three nodes with four ranks each."""
