@@ -2,18 +2,23 @@
 
 import importlib
 import json
+import os
 import pickle
 import re
 import runpy
+import shlex
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import psutil
 import pytest
-from lesson import changed, code_with
+import torch
+from lesson import changed, code_with, quoted
 from ringside import (
     RankFailed,
     RankTimeout,
@@ -58,6 +63,117 @@ def test_a_rank_without_a_gpu_of_its_own_is_told_so(tmp_path, monkeypatch):
     lines = torchrun(take_gpu, ranks=2, quiet=True, env=hidden).lines
     for line in sum(lines.values(), []):
         assert re.search("Torch not compiled with CUDA|NVIDIA|No CUDA GPUs", line)
+
+
+def test_the_job_that_runs_anywhere_is_complete(tmp_path):
+    """It starts, meets, adds and leaves, on three ranks, by its text alone."""
+    names = {}
+    exec(code_with(STEM, "JOB = ").source, names)
+    (tmp_path / "anywhere.py").write_text(names["JOB"])
+    run = torchrun(tmp_path / "anywhere.py", ranks=3, quiet=True)
+    assert run.lines == {rank: [f"rank {rank} of 3 has 3"] for rank in range(3)}
+    assert set(run.exit_codes.values()) == {0}
+
+
+def test_the_fold_about_plain_python_is_right(tmp_path):
+    """The same lines make a group where torchrun has started them, and else none."""
+    lines = f"import os\nimport torch.distributed as dist\n{quoted(STEM, 'launched')}"
+    lines += "print(rank, local_rank, world_size, dist.is_initialized())\n"
+    lines += "if launched:\n    dist.destroy_process_group()\n"
+    (tmp_path / "both.py").write_text(lines)
+    run = torchrun(tmp_path / "both.py", ranks=2, quiet=True)
+    assert run.lines == {0: ["0 0 2 True"], 1: ["1 1 2 True"]}
+    plain = subprocess.run(
+        [sys.executable, tmp_path / "both.py"], capture_output=True, text=True
+    )
+    assert (plain.stdout, plain.returncode) == ("0 0 1 False\n", 0), plain.stderr
+
+
+def test_the_table_of_visible_gpus_says_what_the_arithmetic_says():
+    """Of a device that is not there, the table has a dash."""
+    names = {}
+    exec(code_with(STEM, "def visible(").source, names)
+    rows = re.findall(r"(?m)^\| `([\d,]+)` \| (.*) \|$", PROSE)
+    assert [variable for variable, _ in rows] == ["0,1,2,3", "2,3", "3,1"]
+    for variable, row in rows:
+        found = names["visible"](variable)
+        assert row.split(" | ") == [found.get(f"cuda:{i}", "–") for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("count", "given", "asked"),
+    [
+        (0, None, []),
+        (1, None, ["0", ""]),
+        (4, None, ["0,1,2,3", "1,2,3"]),
+        (2, "4,6", ["4,6", "6"]),
+    ],
+)
+def test_gpus_are_asked_where_there_are_some(count, given, asked, monkeypatch, capsys):
+    """All that this process may use, and then all but the first."""
+    source = code_with(STEM, "get_device_properties").source
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    named = SimpleNamespace(uuid="its name")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: named)
+    runs = []
+    names = {"os": os, "torch": torch, "torchrun": lambda *f, **how: runs.append(how)}
+    exec(source, names)
+    variables = [{"CUDA_VISIBLE_DEVICES": variable} for variable in asked]
+    assert runs == [{"ranks": 1, "env": env} for env in variables]
+    capsys.readouterr()
+    names["uuids"](0, 1)
+    said = capsys.readouterr().out.splitlines()
+    assert said == [f"cuda:{gpu} is its name" for gpu in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("where", "agree"),
+    [
+        (None, [True] * 4),  # the page's own
+        (lambda rank, per_node: (rank % 2, rank // 2), [True, False, False, True]),
+    ],
+    ids=["as the page has it", "nodes in turn"],
+)
+def test_two_agents_say_whether_where_is_right(where, agree, tmp_path, capsys):
+    """The page's cell, on real agents: it compares, and not only prints."""
+    names = {"os": os, "sys": sys, "subprocess": subprocess, "socket": socket}
+    names |= {"Path": Path, "here": SimpleNamespace(name=str(tmp_path))}
+    for function in ("begin", "outputs", "free_port", "where"):
+        source = code_with(STEM, f"def {function}(").source
+        exec(re.search(rf"(?ms)^def {function}\(.*?(?=^\S|\Z)", source)[0], names)
+    names["where"] = where or names["where"]
+    exec(code_with(STEM, "PLACE = ").source, names)
+    said = capsys.readouterr().out.splitlines()
+    places = ["[0, 0]", "[0, 1]", "[1, 0]", "[1, 1]"]
+    assert said == [
+        f"rank {rank}: node and local rank {place}, as where says: {agrees}"
+        for rank, (place, agrees) in enumerate(zip(places, agree))
+    ]
+
+
+def test_two_terminals_are_two_nodes():
+    """What the page says to type into them, with a port of our own."""
+    lines = re.findall(r"(?m)^torchrun (--nnodes 2 --node-rank . .*\.py)$", PROSE)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = ["--master-port", f"{free.getsockname()[1]}"]
+    start = [sys.executable, "-m", "torch.distributed.run", *port]
+    how = {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    nodes = [
+        subprocess.Popen([*start, *shlex.split(line)], text=True, **how)
+        for line in lines
+    ]
+    try:
+        said, nothing = [node.communicate(timeout=120)[0] for node in nodes]
+    finally:
+        for node in nodes:
+            node.terminate()
+    assert [node.returncode for node in nodes] == [0, 0], said + nothing
+    rows = re.findall(r"(?m)^ +(\d) +(\d) +(\d)  ", said)
+    assert rows == [("0", "0", "0"), ("1", "0", "1"), ("2", "1", "0"), ("3", "1", "1")]
+    assert "\nok: 4 ranks" in said
 
 
 def test_who_starts_whom(told):
@@ -294,3 +410,27 @@ def right(command: str) -> str:
 def test_migrate(function, says, capsys):
     check.migrate(function)
     assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ((4, ...), "your turn"),
+        ((4, 2), "is a list"),
+        ((0, [2, 3]), "not visible"),
+        ((6, [2, 3]), "it is cuda:1"),
+        ((5, [2, 3]), "that is not 5"),
+        ((4, [0, 1]), "ranks 0 and 1 find"),
+        ((4, [0, 1, 2, 3]), "two ranks find theirs"),
+        ((4, [3]), "it is not [3]"),
+        ((4, [3, 2]), "right: GPU 4 is cuda:0"),
+    ],
+)
+def test_gpus(answers, says, capsys):
+    check.gpus(*answers)
+    assert says in capsys.readouterr().out
+
+
+def test_the_answer_about_four_ranks_and_two_gpus_is_right(capsys):
+    exec(quoted(STEM, "check.gpus("), {"check": check})
+    assert capsys.readouterr().out.startswith("right: ")

@@ -8,7 +8,7 @@ watched.py runs one on real ranks: it tells what each rank did, and who waits fo
 
 from .bets import bets
 from .devices import all_devices
-from .lesson_00 import gpus, missing, rank_9
+from .lesson_00 import missing, rank_9
 from .lesson_01 import step, two_means, weigh
 from .lesson_02 import my_share, mysteries, padded, six_runs
 from .lesson_03 import five_ranks, ring_broadcast, uneven_chunks
@@ -28,7 +28,7 @@ from .lesson_22 import after_kill, place_after, snapshot
 from .lesson_23 import files_to_read, survives, ten_numbers
 from .lesson_24 import neighbours, next_scale, step_order
 from .lesson_25 import again, hour, warm_up
-from .lesson_30 import can_start, migrate, one_of_four
+from .lesson_30 import can_start, gpus, migrate, one_of_four
 from .lesson_31 import crossing_bytes, three_names, wins_below
 from .lesson_32 import batch_file, from_mpirun, three_files, would_start
 from .lesson_33 import at_the_root, guilty, limits

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from .verdict import attempt, says
+from .verdict import attempt, fits, says
 
 WHERE = {  # a function may stand, and why a new process finds it, or not
     "in_a_file": "the new process imports the file, and finds the name in it",
@@ -80,4 +80,27 @@ def migrate(function: Callable) -> str | None:
         if not said.startswith(NEW):
             return f"{old!r}: the new command begins with torchrun"
         return f"{old!r}: it is {new!r}, not {said!r}"
+    return None
+
+
+@says(
+    "GPU 4 is cuda:0, and ranks 2 and 3 ask for devices that are not there",
+    types="cuda_0 is a whole number",
+)
+def gpus(cuda_0: int, ranks_that_fail: list) -> str | None:
+    """Check two predictions: four ranks, each on cuda:rank, GPUs 4 and 6 visible."""
+    if not fits(ranks_that_fail, list[int]):
+        return "ranks_that_fail is a list, such as [0, 1]"
+    failing = sorted(ranks_that_fail)
+    if cuda_0 != 4:
+        return {
+            0: "GPU 0 is not visible to this process at all",
+            6: "GPU 6 comes second in the list, so it is cuda:1",
+        }.get(cuda_0, f"cuda:0 is the first visible GPU, and that is not {cuda_0}")
+    if failing == [0, 1]:
+        return "ranks 0 and 1 find a device: cuda:0 and cuda:1 are there"
+    if failing == [0, 1, 2, 3]:
+        return "two GPUs are visible, as cuda:0 and cuda:1: two ranks find theirs"
+    if failing != [2, 3]:
+        return f"it is not {failing}: which of cuda:0 to cuda:3 exist?"
     return None
