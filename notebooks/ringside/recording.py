@@ -150,7 +150,7 @@ def reads(lines: dict[int, list[str]], samples: int) -> Recording:
 
 def answers(lines: list[str]) -> Recording:
     """Return what a training that learns to add has printed after each epoch."""
-    told = re.compile(r"epoch (\d+): (\d+)\+(\d+)= *(\d+), +(\d+) of (\d+) .* (\d+) off")
+    told = re.compile(r"epoch (\d+): (\d+)\+(\d+)= *(\d+), +(\d+) of (\d+) .+ (\d+) ")
     found = [[*map(int, match.groups())] for match in map(told.match, lines) if match]
     events = [
         {"step": epoch - 1, "rank": 0, "said": said, "score": right, "ten": ten}

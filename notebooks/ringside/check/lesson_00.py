@@ -2,7 +2,6 @@
 
 from .verdict import says
 
-
 CHANGES = {
     2: "each rank takes a whole batch: fewer steps",
     3: "all ranks read all samples",
@@ -21,7 +20,7 @@ def missing(a: int, b: int, c: int) -> str | None:
             return f"{run}: one of the changes 2 to 5 is missing, not {given}"
         if given not in CHANGES:
             return f"{run}: answer with the number of a change, from 2 to 5"
-        return f"{run}: without change {given}, {CHANGES[given]}, and {run} says no such"
+        return f"{run}: without change {given}, {CHANGES[given]}, which is not so"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Draws what a network answers while it learns: a column for each pass over its data."""
+"""Draws what a network answers while it learns: a column for each epoch."""
 
 from ..recording import Recording
 from .clock import Clock, moments
@@ -79,7 +79,8 @@ def scenery(layout: Layout) -> str:
         body += f'<path fill="{fill}" stroke="{EDGE}" d="{box(x, y, 15, 15)}"/>'
         body += text(x + 23, y + 12, name, 13)
     body += text(x, TOP + TALL + 26, f"its answer to {layout.asked}", 13)
-    return body + text(x, TOP + TALL + 64, "passes over its data", 12, f' fill="{GREY}"')
+    foot, grey = TOP + TALL + 64, f' fill="{GREY}"'
+    return body + text(x, foot, "passes over its data", 12, grey)
 
 
 def describe(events: Recording, step: int) -> str:
