@@ -10,7 +10,10 @@ CHANGES = {
 }
 
 
-@says("a has unequal weights, b reads all samples twice, c takes bites twice as large")
+@says(
+    "a has unequal weights, b reads all samples twice, c bites twice as much",
+    like="a=4",
+)
 def missing(a: int, b: int, c: int) -> str | None:
     """Check which change three tell-tales lack."""
     for run, (given, truth) in {"a": (a, 4), "b": (b, 3), "c": (c, 2)}.items():

@@ -1,5 +1,7 @@
 """Draws what a network answers while it learns: a column for each epoch."""
 
+import re
+
 from ..recording import Recording
 from .clock import Clock, moments
 from .svg import BOLD, EDGE, GREY, HUES, MIDDLE, PAPER, box, svg, text
@@ -12,6 +14,19 @@ STRIPES = (
     f'patternTransform="rotate(45)"><rect width="7" height="7" fill="{TEN}" '
     f'opacity=".35"/><path d="M0 0v7" stroke="{TEN}" stroke-width="6"/></pattern>'
 )
+
+
+def told(lines: list[str]) -> Recording:
+    """Return what a training that learns to add has printed after each epoch."""
+    form = re.compile(r"epoch (\d+): (\d+)\+(\d+)= *(\d+), +(\d+) of (\d+) .+ (\d+) ")
+    found = [[*map(int, match.groups())] for match in map(form.match, lines) if match]
+    events = [
+        {"step": epoch - 1, "rank": 0, "said": said, "score": right, "ten": ten}
+        for epoch, _, _, said, right, _, ten in found
+    ]
+    _, a, b, _, _, tests, _ = found[0]
+    more = {"asked": f"{a} + {b}", "answer": a + b, "tests": tests}
+    return Recording(events, picture="answers", ranks=1, **more)
 
 
 class Layout:
