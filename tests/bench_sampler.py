@@ -11,16 +11,15 @@ a JSON file, then has them; figures/02_sampler_and_set_epoch_measured.json is on
 import json
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import asked
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "notebooks"))
-
 import lesson
-from ringside import torchrun
+
+sys.path.append(str(lesson.NOTEBOOKS))
+torchrun = import_module("ringside").torchrun  # now that it is found
 
 STEM, SEEDS = "00_four_ranks_tonight", 8
 SEED = "torch.manual_seed(0)"
