@@ -33,7 +33,7 @@ def test_alone_it_says_what_is_drawn_and_needs_no_mirror(tmp_path):
     assert ALONE.count(asked) == 1
     (tmp_path / "alone.py").write_text(ALONE.replace(asked, f"{MIRRORS}\n{asked}"))
     lines = torchrun(tmp_path / "alone.py", ranks=1, quiet=True, env=CPU).lines[0]
-    assert list(drawn.told(lines)) == list(load(SCRIPT))
+    assert list(drawn.as_printed(lines)) == list(load(SCRIPT))
     page = (ROOT / "notebooks" / f"{SCRIPT}.ipynb").read_text("utf-8")
     [lone, right] = re.findall(r"of the (\d+) sums whose .*? gets (\d+) right", page)[0]
     assert lines[-2] == f"{lone} {right}"

@@ -10,10 +10,7 @@ CHANGES = {
 }
 
 
-@says(
-    "a has unequal weights, b reads all samples twice, c bites twice as much",
-    like="a=4",
-)
+@says("unequal weights, all samples read twice, bites twice as large", like="a=4")
 def missing(a: int, b: int, c: int) -> str | None:
     """Check which change three tell-tales lack."""
     for run, (given, truth) in {"a": (a, 4), "b": (b, 3), "c": (c, 2)}.items():

@@ -16,7 +16,7 @@ STRIPES = (
 )
 
 
-def told(lines: list[str]) -> Recording:
+def as_printed(lines: list[str]) -> Recording:
     """Return what a training that learns to add has printed after each epoch."""
     form = re.compile(r"epoch (\d+): (\d+)\+(\d+)= *(\d+), +(\d+) of (\d+) .+ (\d+) ")
     found = [[*map(int, match.groups())] for match in map(form.match, lines) if match]
