@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc-per-node 2 scripts/train.py --folder run
 
-It teaches a small transformer to add. Start it again, and it goes on. What is yours to
-replace stands between the two marks: data, network and loss. All the rest may stay.
+It teaches a small transformer to add. Start it again, and it goes on. To train another
+network, replace what stands between the two marks; all the rest may stay as it is.
 """
 
 import gc
@@ -23,15 +23,17 @@ from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-# Settings to try out. GROUP stays as it is while a run lasts, as its steps are counted.
-GROUP = 240  # samples of a step, of all ranks together
-BATCH = 64  # the most samples that go through the network of a rank at once
-LR = 1e-2  # the highest learning rate
+# Settings to try out; but leave GROUP alone in a run that is to go on.
+GROUP = 240  # samples of a step, those of all ranks together
+BATCH = 128  # as many of them go through a rank's network at once, or fewer
+LR = 1.5e-2  # the highest learning rate
 AMP = torch.bfloat16  # or float16; float32 switches it off
 SAVE_EVERY = 20  # steps
 SEED = 0
 
-# --- yours begins here: four names are used below, make_data, make_model, judge, LOADER
+# --- yours begins here ---
+# The lines after the second mark use make_data, make_model, judge and LOADER. All else
+# in here only serves these four.
 
 
 def make_sums():
@@ -70,7 +72,7 @@ def number(digits):
 
 
 def make_data():
-    """Return the samples to train on and those to test with: same ones on each rank."""
+    """Return the samples to train on, and those to test with, the same on all ranks."""
     sums = make_sums()
     return sums[:8400], sums[8400:]
 
@@ -81,7 +83,7 @@ def make_model():
 
 
 def judge(model, batch, device):
-    """Return all losses of a batch, not their mean, and which answers are right."""
+    """Return each single loss of a batch, no mean, and which answers are right."""
     text = batch.to(device, non_blocking=True)
     guess = model(text)
     wanted = text[:, 6:]
@@ -89,7 +91,7 @@ def judge(model, batch, device):
     return losses, number(guess.argmax(2)) == number(wanted)
 
 
-# More words for DataLoader, such as collate_fn, or pin_memory=True on GPUs.
+# What DataLoader is to hear besides: collate_fn, or on GPUs pin_memory.
 LOADER = {"num_workers": 0}
 
 # --- yours ends here ---
@@ -153,7 +155,7 @@ def evaluate(model, dataset, rank, world_size, device):
         totals[3] += right.numel()
     model.train()
 
-    # First the sums and counts of all ranks, and the division last.
+    # First the totals of all ranks, and the division last.
     dist.all_reduce(totals)
     return totals[0] / totals[1], totals[2] / totals[3]
 
@@ -176,7 +178,7 @@ def save(path, step, parts, rank, world_size, device):
 
 
 def resume(path, parts, rank, world_size):
-    """Give each rank what was saved, if anything was; return the steps that are done."""
+    """Give each rank what was saved, if anything was; return the steps it has done."""
     there = [os.path.exists(path)]
     dist.broadcast_object_list(there)  # rank 0 decides
     if not there[0]:
@@ -195,7 +197,7 @@ def resume(path, parts, rank, world_size):
 def main():
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", required=True, help="for checkpoints")
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=6)
     args = parser.parse_args()
     if args.epochs < 1:
         parser.error(f"--epochs must be 1 or more, not {args.epochs}")
