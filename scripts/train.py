@@ -217,8 +217,7 @@ def main():
     share = GROUP // world_size
     pieces = math.ceil(GROUP / world_size / BATCH)
     if GROUP % (world_size * pieces):
-        whose = f"{world_size} ranks with {pieces} batches each"
-        raise ValueError(f"{whose} cannot share {GROUP} samples: change GROUP or BATCH")
+        raise ValueError(f"{world_size} ranks cannot share {GROUP=} with {BATCH=}")
 
     # With one seed, all ranks make the same data and the same weights.
     torch.manual_seed(SEED)
@@ -252,7 +251,7 @@ def main():
         mine = [*sampler][place * share : until * share]
 
         # Workers throw dice, too: others on each rank, and the same after a resume, as
-        # a loader lives from save to save. Its seed is no throw of the rank's own dice.
+        # a loader lives from save to save. The rank's own dice stay as they are.
         dice = torch.Generator().manual_seed(SEED + step * world_size + rank)
         size = share // pieces
         loader = DataLoader(training, size, sampler=mine, generator=dice, **LOADER)
