@@ -110,7 +110,7 @@ def take_step(ddp, batches, optimizer, scaler, device):
     for place, batch in enumerate(batches, 1):
         # The last batch sends the gradients, also those of the batches before.
         with nullcontext() if place == len(batches) else ddp.no_sync():
-            with torch.autocast(device.type, AMP, enabled=torch.float32 != AMP):
+            with torch.autocast(device.type, AMP, enabled=AMP is not torch.float32):
                 losses, _ = judge(ddp, batch, device)
             # DDP divides by the number of ranks: this makes it a sum over all ranks.
             loss = losses.sum() * dist.get_world_size()
@@ -227,8 +227,8 @@ def main():
     # model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     optimizer = torch.optim.AdamW(model.parameters())
     # A sum of losses is larger than their mean, so the scale for float16 is smaller.
-    on = torch.float16 == AMP
-    scaler = torch.amp.GradScaler(device.type, 2.0**16 / GROUP, enabled=on)
+    fp16 = AMP is torch.float16
+    scaler = torch.amp.GradScaler(device.type, 2.0**16 / GROUP, enabled=fp16)
     sampler = DistributedSampler(training, seed=SEED)
     in_epoch = math.ceil(len(sampler) / share)
     steps = args.epochs * in_epoch

@@ -110,7 +110,7 @@ RESUMED = [
 DDP = "ddp = DistributedDataParallel(model)"
 CONVERT = "model = nn.SyncBatchNorm.convert_sync_batchnorm(model)"
 CLIP = "nn.utils.clip_grad_norm_({}.parameters(), max_norm=1.0)"
-AUTOCAST = "with torch.autocast({}, enabled={} != {}):"
+AUTOCAST = "with torch.autocast({}, enabled={} torch.float32):"
 NO_SYNC = "with nullcontext() if {} else ddp.no_sync():"
 SEEDED = "torch.Generator().manual_seed({})"
 SAVED = "torch.save(state | {'step': step, 'dice': dice}, file)"
@@ -173,8 +173,8 @@ MONDAY = {
             NO_SYNC.format("place == len(batches)"),
         ),
         (
-            AUTOCAST.format("image.device.type, kind", "kind", "torch.float32"),
-            AUTOCAST.format("device.type, AMP", "torch.float32", "AMP"),
+            AUTOCAST.format("image.device.type, kind", "kind !="),
+            AUTOCAST.format("device.type, AMP", "AMP is not"),
         ),
         "scaler.unscale_(optimizer)",
         CLIP.format("ddp"),
