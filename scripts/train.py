@@ -32,8 +32,8 @@ SAVE_EVERY = 20  # steps
 SEED = 0
 
 # --- yours begins here ---
-# The lines after the second mark use make_data, make_model, judge and LOADER. All else
-# in here only serves these four.
+# Put your own in place of all this, up to the second mark. What comes after uses four
+# names of it, and no others: make_data, make_model, judge and LOADER.
 
 
 def make_sums():
@@ -112,6 +112,7 @@ def take_step(ddp, batches, optimizer, scaler, device):
         with nullcontext() if place == len(batches) else ddp.no_sync():
             with torch.autocast(device.type, AMP, enabled=AMP is not torch.float32):
                 losses, _ = judge(ddp, batch, device)
+            assert losses.dim() > 0, "judge returns each loss, not their mean"
             # DDP divides by the number of ranks: this makes it a sum over all ranks.
             loss = losses.sum() * dist.get_world_size()
             scaler.scale(loss).backward()
