@@ -15,6 +15,7 @@ from argparse import ArgumentParser
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # early: imported later, it keeps the group alive
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler

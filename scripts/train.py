@@ -66,7 +66,7 @@ class Adder(nn.Module):
         return self.head(self.body(x, mask, is_causal=True))[:, 5:]
 
 
-def number(digits):
+def as_number(digits):
     """Return the numbers that digits stand for, from the units on."""
     return digits[:, 0] + 10 * digits[:, 1] + 100 * digits[:, 2]
 
@@ -88,7 +88,7 @@ def judge(model, batch, device):
     guess = model(text)
     wanted = text[:, 6:]
     losses = nn.functional.cross_entropy(guess.mT, wanted, reduction="none")
-    return losses, number(guess.argmax(2)) == number(wanted)
+    return losses, as_number(guess.argmax(2)) == as_number(wanted)
 
 
 # What DataLoader is to hear besides: collate_fn, or on GPUs pin_memory.
