@@ -120,7 +120,7 @@ MONDAY = {
     "02": [
         "sampler.set_epoch(epoch)",
         (
-            "sampler = DistributedSampler(dataset, drop_last=True)",
+            "sampler = DistributedSampler(training)",
             "sampler = DistributedSampler(training, seed=SEED)",
         ),
     ],
@@ -476,14 +476,14 @@ def test_what_a_page_gives_for_monday_stands_in_it_or_changes_a_line_of_it(numbe
     [path] = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
     cells = json.loads(path.read_text("utf-8"))["cells"]
     texts = ["".join(cell["source"]) for cell in cells]
-    [begin] = [
-        i for i, text in enumerate(texts) if "\n## What you write on Mon" in f"\n{text}"
-    ]
+    heads = re.compile("(?m)^## (What you write on Mon|Two lines, and where they go)")
+    [begin] = [i for i, text in enumerate(texts) if heads.search(text)]
     if number == "22":  # this page says: take save and resume, which stand above
         assert "Take `save` and `resume`" in texts[begin]
         begin = 0
     code = [c["cell_type"] == "code" and text for c, text in zip(cells, texts)]
     page = [line for text in code[begin:] if text for line in lines_of(text)]
+    page += [line.strip() for line in re.findall(r"(?m)^\+(.+)", texts[begin])]
     script = SCRIPT.read_text("utf-8")
     # One line stands there as a comment: GPUs with BatchNorm want it.
     assert f"    # {CONVERT}\n" in script
