@@ -17,6 +17,7 @@ import tell_tales
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = "00_four_ranks_tonight"
 CPU = {"CUDA_VISIBLE_DEVICES": ""}
+HOW = {"quiet": True, "env": CPU, "timeout": 600}  # for machines that are busy
 ALONE = (ROOT / "scripts" / "train_alone.py").read_text("utf-8")
 TOGETHER = (ROOT / "scripts" / f"{SCRIPT}.py").read_text("utf-8")
 MIRRORS = """
@@ -32,7 +33,7 @@ def test_alone_it_says_what_is_drawn_and_needs_no_mirror(tmp_path):
     asked = '    print(f"ok'
     assert ALONE.count(asked) == 1
     (tmp_path / "alone.py").write_text(ALONE.replace(asked, f"{MIRRORS}\n{asked}"))
-    lines = torchrun(tmp_path / "alone.py", ranks=1, quiet=True, env=CPU).lines[0]
+    lines = torchrun(tmp_path / "alone.py", ranks=1, **HOW).lines[0]
     assert list(drawn.as_printed(lines)) == list(load(SCRIPT))
     page = (ROOT / "notebooks" / f"{SCRIPT}.ipynb").read_text("utf-8")
     [lone, right] = re.findall(r"of the (\d+) sums whose .*? gets (\d+) right", page)[0]

@@ -54,7 +54,7 @@ def execute(path: Path, measured: bool = False) -> None:
     client = NotebookClient(
         new,
         kernel_name="python3",
-        timeout=120,
+        timeout=600,
         record_timing=False,
         coalesce_streams=True,
         store_widget_state=False,
