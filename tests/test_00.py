@@ -65,7 +65,7 @@ def test_any_number_of_ranks_says_the_same(tmp_path):
     fewer = "sums[:8400], sums[8400:]", "sums[:960], sums[960:1200]"
     script, runs = changed(SCRIPT, tmp_path, fewer), {}
     for ranks in (1, 2, 3, 8):
-        how = {"ranks": ranks, "quiet": True, "env": CPU}
+        how = HOW | {"ranks": ranks}
         runs[ranks] = torchrun(script, "--epochs", 1, **how).lines
         firsts = [lines[0].split()[-1] for lines in runs[ranks].values()]
         assert len({*firsts}) == ranks
