@@ -12,7 +12,7 @@ The lesson: notebooks/00_four_ranks_tonight.ipynb
 
 import json
 from collections import Counter
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 import torch.distributed as dist
@@ -20,38 +20,44 @@ from torch.utils.data import IterableDataset
 
 
 class Watched:
-    """Stands before a loader's sampler, and keeps each order that the loader reads."""
+    """Stands in for a loader's batch_sampler, and keeps the batches of each epoch."""
 
     def __init__(self, loader):
-        if isinstance(loader.dataset, IterableDataset):
-            raise TypeError("an IterableDataset has no numbers to watch")
-        if not hasattr(loader.batch_sampler, "sampler"):
-            raise TypeError("the loader has no batch_sampler with a sampler to watch")
-        self.loader, self.sampler = loader, loader.batch_sampler.sampler
-        self.orders = []
-        loader.batch_sampler.sampler = self
+        if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+            raise TypeError("only a loader of batches of numbered samples is watched")
+        self.batch_sampler, self.epochs = loader.batch_sampler, []
+        self.samples = len(loader.dataset)
+        vars(loader)["batch_sampler"] = self  # the loader refuses a plain assignment
+
+    def __getattr__(self, name):
+        return getattr(self.batch_sampler, name)
 
     def __len__(self):
-        return len(self.sampler)
+        return len(self.batch_sampler)
 
     def __iter__(self):
-        self.orders.append(list(self.sampler))
-        return iter(self.orders[-1])
+        self.epochs.append([])
+        for batch in self.batch_sampler:
+            self.epochs[-1].append(batch)
+            yield batch
 
 
 def tell_tales(watched, model):
     """Return on every rank what all ranks have read and hold; rank 0 says it, too."""
     weights = torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
     everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, (watched.orders, weights))
+    dist.all_gather_object(everyone, (watched.epochs, weights))
 
-    orders, weights = zip(*everyone)
+    all_epochs, weights = zip(*everyone)
+    orders = [[[*chain(*epoch)] for epoch in epochs] for epochs in all_epochs]
     readers = Counter(number for mine in orders for number in {*mine[0]})
+    read = {number for mine in orders for order in mine for number in order}
     pairs = [pair for mine in orders for pair in pairwise(mine)]
     told = {
-        "steps": len(watched.loader),
+        "steps": len(watched.epochs[0]),
         "samples": len(readers),
         "read by several": sum(ranks > 1 for ranks in readers.values()),
+        "never read": watched.samples - len(read),
         "new order": all(a != b for a, b in pairs) if pairs else "one epoch",
         "equal weights": all(torch.equal(w, weights[0]) for w in weights),
     }

@@ -1,6 +1,7 @@
 """Tests four ranks tonight: one training, alone and on ranks, and what watches it."""
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -106,26 +107,51 @@ def test_each_rank_takes_its_own_gpu_or_none_does(gpus, says, tmp_path):
     assert run.lines == {rank: [says.format(rank=rank)] for rank in range(2)}
 
 
-def test_tell_tales_watch_any_loader_that_deals_numbers():
-    """With workers, and whatever makes the batches; and refuse what has none."""
+@pytest.mark.parametrize("own", [False, True])
+def test_tell_tales_watch_any_loader_that_deals_numbers(own):
+    """With workers, and with a batch_sampler of one's own."""
     data = torch.arange(10.0)
     how = {"num_workers": 1, "multiprocessing_context": "fork"}
-    loader = DataLoader(data, 4, shuffle=True, **how)
+    how |= {"batch_sampler": [[3, 1], [2]]} if own else {"batch_size": 4}
+    how |= {} if own else {"shuffle": True, "drop_last": True}
+    loader = DataLoader(data, **how)
     watched = tell_tales.Watched(loader)
     for _ in range(2):
-        read = [number for batch in loader for number in batch.tolist()]
-        assert read == watched.orders[-1] and len(loader) == 3
-    assert len(watched.orders) == 2
+        read = [batch.tolist() for batch in loader]
+        assert read == watched.epochs[-1] and len(loader) == len(read) == 2
+    assert len(watched.epochs) == 2
+    assert own or watched.drop_last and watched.batch_size == 4
 
+
+def test_tell_tales_refuse_a_loader_without_numbers():
     class Stream(IterableDataset):
         def __iter__(self):
-            return iter(data)
+            return iter([1.0])
 
-    for other in (DataLoader(Stream()), DataLoader(data, batch_size=None)):
-        with pytest.raises(TypeError, match="to watch"):
+    for other in (DataLoader(Stream()), DataLoader(torch.ones(3), batch_size=None)):
+        with pytest.raises(TypeError, match="only a loader of batches"):
             tell_tales.Watched(other)
-    with pytest.raises(TypeError, match="to watch"):
-        tell_tales.Watched(DataLoader(data, batch_sampler=[[1, 2], [3]]))
+
+
+def test_tell_tales_see_what_is_never_read(monkeypatch, capsys):
+    """What a loader's drop_last leaves out of every epoch, if the order is one."""
+    alone = {"get_world_size": lambda: 1, "get_rank": lambda: 0}
+    alone["all_gather_object"] = lambda found, own: found.__setitem__(0, own)
+    for name, answer in alone.items():
+        monkeypatch.setattr(torch.distributed, name, answer)
+    loader = DataLoader(torch.arange(10), 4, drop_last=True)
+    watched = tell_tales.Watched(loader)
+    assert [len([*loader]) for _ in range(2)] == [2, 2]
+    told = tell_tales.tell_tales(watched, torch.nn.Linear(1, 1))
+    assert told == json.loads(capsys.readouterr().out)
+    assert told == {
+        "steps": 2,
+        "samples": 8,
+        "read by several": 0,
+        "never read": 2,
+        "new order": False,
+        "equal weights": True,
+    }
 
 
 @pytest.mark.parametrize("step", range(8))

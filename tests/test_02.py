@@ -195,7 +195,7 @@ def test_a_watched_loop_gets_its_batches(cells, monkeypatch):
     gather = "all_gather_object"
     monkeypatch.setattr(dist, gather, lambda all, own: all.__setitem__(0, own))
     loader = DataLoader([*enumerate("abcde")], 2)
-    assert [*cells.watched(loader, 0)] == [("a", "b"), ("c", "d"), ("e",)]
+    assert [*cells.audited(loader, 0)] == [("a", "b"), ("c", "d"), ("e",)]
 
 
 def test_the_quoted_data_set_gives_each_sample_its_number():
