@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import uuid
 from contextlib import suppress
@@ -103,6 +104,29 @@ dist.all_reduce(torch.ones(10))
 """
 
 
+SUPERVISOR, RANK = "ringside.launch.supervisor", "in_rank.py"  # plain ranks
+NO_TORCH = "sys.modules['torch'] = None"  # and nobody waits until it is imported
+# Where no rank needs torch._dynamo, it takes as long as all the rest of torch.
+NO_DYNAMO = """
+import importlib
+whole = importlib.import_module
+def most(name, package=None):
+    return None if name == "torch._dynamo" else whole(name, package)
+importlib.import_module = most
+"""
+
+
+def before_all(folder: Path, *texts: tuple[str, str]) -> str:
+    """Return a folder for PYTHONPATH: a text runs first where argv has its word."""
+    folder.mkdir(exist_ok=True)
+    with (folder / "sitecustomize.py").open("w") as file:
+        file.write("import sys\n")
+        for word, text in texts:
+            file.write(f"if {word!r} in str(sys.orig_argv):\n")
+            file.write(textwrap.indent(textwrap.dedent(text).strip(), "    ") + "\n")
+    return str(folder)
+
+
 class Place:
     """A temporary folder and a cache of their own, and a mark on every process."""
 
@@ -113,6 +137,7 @@ class Place:
         self.own = {MARK: self.mark, "TMPDIR": str(self.temp)}
         self.own["XDG_CACHE_HOME"] = str(self.cache)
         self.env = os.environ | self.own
+        self.light = {"env": {"PYTHONPATH": before_all(folder / "l", (RANK, NO_TORCH))}}
 
     def script(self, text: str, name: str = "small.py") -> str:
         """Return the path of a script with this text."""
@@ -170,6 +195,9 @@ class Kernel:
         self.script = self.place.script(BUSY)
         self.manager, self.looks = None, 0  # how often only loopback listened
         self.slow = False  # whether the plain command starts its ranks
+        self.lesson = "03_ring_all_reduce"
+        path = before_all(folder / "path", (SUPERVISOR, NO_DYNAMO))
+        self.place.env["PYTHONPATH"] = path
 
     def start(self) -> None:
         """Start a kernel and its supervisor, unless they are there."""
@@ -189,7 +217,7 @@ class Kernel:
 
     def works(self) -> None:
         """Run a lesson to its end, and note the processes and files that stay."""
-        run = "assert torchrun('03_ring_all_reduce', ranks=2).exit_codes[0] == 0\n"
+        run = f"assert torchrun({self.lesson!r}, ranks=2).exit_codes[0] == 0\n"
         run += f"assert bool(client._server.slow) is {self.slow}, client._server.slow"
         self.send(f"from ringside.launch import client, torchrun\n{run}")
         answer = self.reply()
@@ -284,7 +312,7 @@ def interrupt_at(kernel: Kernel, moment: float, idle: bool = True) -> float:
         kernel.idle, kernel.files = {kernel.manager.provisioner.pid}, []
         kernel.place.until_gone(kernel.idle)
     kernel.send(
-        "print('begun', flush=True); torchrun('03_ring_all_reduce', ranks=2)\n"
+        f"print('begun', flush=True); torchrun({kernel.lesson!r}, ranks=2)\n"
         "import time; time.sleep(60)"
     )
     kernel.said("begun")  # an interrupt before that is none: no cell runs yet
@@ -322,7 +350,7 @@ def kernel(tmp_path_factory):
     kernel.close()
 
 
-MODES = [("sleep", True), ("sleep", False), ("reduce", True), ("recv", True)]
+MODES = [("sleep", True), ("recv", False), ("reduce", True), ("recv", True)]
 MODES += [("print", True), ("stubborn", True)]
 
 
@@ -979,7 +1007,10 @@ def test_an_error_is_the_same_warm_and_plain(place):
         fails(place, place.script(WRONG), "raise", 1, ranks=2, warm=warm)
         for warm in (True, False)
     )
-    assert str(warm) == str(plain) and warm.run.exit_codes == plain.run.exit_codes
+    assert str(warm) == str(plain) == "rank 1 raised ValueError: a sum of 1 is wrong"
+    assert shown(plain).count("Traceback") == 1 and "in misstep" in shown(plain)
+    for error in (warm, plain):
+        assert error.run.exit_codes == {0: -signal.SIGTERM, 1: 1}
     assert shown(warm).splitlines()[:-1] == shown(plain).splitlines()[:-1]
     assert warm.run.lines == plain.run.lines
 
