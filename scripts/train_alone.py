@@ -45,7 +45,7 @@ class Adder(nn.Module):
         return self.head(self.body(x, mask, is_causal=True))[:, 5:]
 
 
-def number(digits):
+def as_number(digits):
     """Return the numbers that digits stand for, from the units on."""
     return digits[:, 0] + 10 * digits[:, 1] + 100 * digits[:, 2]
 
@@ -56,7 +56,7 @@ def answer(model, text):
     text = text.clone()
     for place in range(3):
         text[:, 6 + place] = model(text)[:, place].argmax(1)
-    return number(text[:, 6:])
+    return as_number(text[:, 6:])
 
 
 def main():
@@ -92,7 +92,7 @@ def main():
             if epoch == step == 0:
                 print(f"first loss {loss:.6f}")
 
-        off = (answer(model, new) - number(new[:, 6:])).abs()
+        off = (answer(model, new) - as_number(new[:, 6:])).abs()
         right, ten = (off == 0).sum().item(), (off == 10).sum().item()
         said = answer(model, asked).item()
         told = f"{right:4} of {len(new)} right, {ten:3} off by ten"

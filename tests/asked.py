@@ -40,6 +40,7 @@ TOOLS = {
     "bench_launch": {"ROUNDS": ROUNDS},
     "bench_nodes": {"PATH": PATH},
     "bench_ring": {"--quick": QUICK, "--race": RACE},
+    "bench_sampler": {"PATH": PATH},
     "bench_star": {"PATH": PATH},
     "bench_start": {"--quick": QUICK},
     "gpu": {"FOLDER": GPU},

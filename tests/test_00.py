@@ -1,136 +1,160 @@
-"""Tests four ranks tonight: ranks and nodes, for real and by the checkers."""
+"""Tests four ranks tonight: one training, alone and on ranks, and what watches it."""
 
-import os
+import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
-import nbformat
 import pytest
 import torch
-from lesson import quoted
-from ringside import RankFailed, check, torchrun
+from lesson import changed
+from ringside import RankFailed, check, still, torchrun
+from ringside.draw import answers as drawn
+from ringside.recording import load
+from torch.utils.data import DataLoader, IterableDataset
+
+import tell_tales
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = "00_four_ranks_tonight"
+CPU = {"CUDA_VISIBLE_DEVICES": ""}
+ALONE = (ROOT / "scripts" / "train_alone.py").read_text("utf-8")
+TOGETHER = (ROOT / "scripts" / f"{SCRIPT}.py").read_text("utf-8")
+MIRRORS = """
+    seen = {tuple(row) for row in training[:, :6].tolist()}
+    mirrors = new[:, [3, 4, 2, 0, 1, 5]].tolist()
+    lone = torch.tensor([tuple(row) not in seen for row in mirrors])
+    print(lone.sum().item(), (lone & (off == 0)).sum().item())
+"""
 
 
-@pytest.mark.parametrize("ranks", [5, 8])
-def test_the_ranks_add_up(ranks):
-    run = torchrun(SCRIPT, ranks=ranks, record=True, quiet=True)
-    assert run.lines[0][-1].endswith(f"add up to {ranks * (ranks - 1) // 2}")
-    assert run.lines[0][1:-1] == [f"{r:4}  {0:4}  {r:10}" for r in range(ranks)]
-    total = [sum(range(ranks)), *range(ranks)]
-    assert [e["holds"]["number"] for e in run.recording[-ranks:]] == [[total]] * ranks
+def test_alone_it_says_what_is_drawn_and_needs_no_mirror(tmp_path):
+    """The picture at the top of the page, and the fold about sums such as 5 + 27."""
+    asked = '    print(f"ok'
+    assert ALONE.count(asked) == 1
+    (tmp_path / "alone.py").write_text(ALONE.replace(asked, f"{MIRRORS}\n{asked}"))
+    lines = torchrun(tmp_path / "alone.py", ranks=1, quiet=True, env=CPU).lines[0]
+    assert list(drawn.as_printed(lines)) == list(load(SCRIPT))
+    page = (ROOT / "notebooks" / f"{SCRIPT}.ipynb").read_text("utf-8")
+    [lone, right] = re.findall(r"of the (\d+) sums whose .*? gets (\d+) right", page)[0]
+    assert lines[-2] == f"{lone} {right}"
 
 
-@pytest.fixture
-def placed(tmp_path):
-    """Runs the script on four ranks that are told another place than they have."""
-    path = ROOT / "scripts" / f"{SCRIPT}.py"
-
-    def run(place):
-        text = f"import os, runpy, sys\nsys.path.append({str(path.parent)!r})\n"
-        text += "rank = int(os.environ['RANK'])\n"
-        text += f"os.environ |= {place}\n"
-        text += f"runpy.run_path({str(path)!r}, run_name='__main__')\n"
-        (tmp_path / "placed.py").write_text(text)
-        return torchrun(tmp_path / "placed.py", ranks=4, quiet=True)
-
-    return run
+def test_it_asks_for_a_sum_that_it_has_not_seen_nor_its_mirror():
+    found = {}
+    exec(ALONE.partition("def main")[0], found)
+    training = found["make_sums"]()[:8400]
+    [asked] = re.findall(r"asked = torch.tensor\(\[(\[.*?\])\]", ALONE)
+    asked = ast.literal_eval(asked)
+    for question in (asked[:6], [*asked[3:5], 10, *asked[:2], 11]):
+        assert not (training[:, :6] == torch.tensor(question)).all(1).any()
 
 
-def test_two_nodes(placed):
-    """Ranks 0 to 3, local ranks 0 and 1 twice: what agents on two nodes tell them."""
-    place = "{'GROUP_RANK': f'{rank // 2}', 'LOCAL_RANK': f'{rank % 2}', "
-    said = placed(place + "'LOCAL_WORLD_SIZE': '2'}")
-    assert [row.split() for row in said.lines[0][1:-1]] == [
-        ["0", "0", "0"],
-        ["1", "0", "1"],
-        ["2", "1", "0"],
-        ["3", "1", "1"],
+def test_alone_knows_of_no_other_process_and_shares_its_functions():
+    assert not re.search(r"dist\b|rank|world|Distributed", ALONE)
+    trees = []
+    for text in (ALONE, TOGETHER):
+        kinds = ast.FunctionDef | ast.ClassDef
+        tops = [part for part in ast.parse(text).body if isinstance(part, kinds)]
+        trees.append({top.name: ast.dump(top) for top in tops if top.name != "main"})
+    assert trees[0] == trees[1] and len(trees[0]) == 4
+
+
+def test_any_number_of_ranks_says_the_same(tmp_path):
+    """Of those that can share a batch; the losses of the first step have one mean."""
+    fewer = "sums[:8400], sums[8400:]", "sums[:960], sums[960:1200]"
+    script, runs = changed(SCRIPT, tmp_path, fewer), {}
+    for ranks in (1, 2, 3, 8):
+        how = {"ranks": ranks, "quiet": True, "env": CPU}
+        runs[ranks] = torchrun(script, "--epochs", 1, **how).lines
+        firsts = [lines[0].split()[-1] for lines in runs[ranks].values()]
+        assert len({*firsts}) == ranks
+        assert runs[ranks][0][1] == runs[1][0][1]
+        mean, one = sum(map(float, firsts)) / ranks, float(runs[1][0][0].split()[-1])
+        assert mean == pytest.approx(one, abs=2e-6)
+        assert runs[ranks][0][2:] == [f"ok: {ranks} ranks on cpu"]
+        assert all(len(lines) == 1 for r, lines in runs[ranks].items() if r)
+
+
+def test_ranks_that_cannot_share_a_batch_are_refused():
+    with pytest.raises(RankFailed, match="7 ranks cannot share 240 samples"):
+        torchrun(SCRIPT, ranks=7, quiet=True, env=CPU)
+
+
+GPUS = """
+    torch.cuda.device_count = lambda: {gpus}
+    torch.cuda.set_device = lambda gpu: print("takes", gpu)
+    torch.device = lambda name: print("on", name) or sys.exit()
+    # 8. On"""
+
+
+@pytest.mark.parametrize(("gpus", "says"), [(1, "on cpu"), (2, "takes {rank}")])
+def test_each_rank_takes_its_own_gpu_or_none_does(gpus, says, tmp_path):
+    """With GPUs that are made up."""
+    moves = [("import os\n", "import os\nimport sys\n")]
+    moves += [("    # 8. On", GPUS.format(gpus=gpus).lstrip("\n"))]
+    moves += [("    device = torch.device", "    pass  # ")] * (gpus > 1)
+    moves += [
+        (
+            '        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n',
+            '        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n'
+            "    sys.exit()\n",
+        )
     ]
-    assert not any(said.lines[rank] for rank in (1, 2, 3))
+    script = changed(SCRIPT, tmp_path, *moves)
+    run = torchrun(script, ranks=2, quiet=True)
+    assert run.lines == {rank: [says.format(rank=rank)] for rank in range(2)}
 
 
-def test_a_place_that_is_not_its_own_is_refused(placed):
-    """A rank whose variables contradict each other says so."""
-    with pytest.raises(RankFailed, match="rank 3 is at .0, 3., not at .1, 0."):
-        placed("{'LOCAL_WORLD_SIZE': '3'}")
+def test_tell_tales_watch_any_loader_that_deals_numbers():
+    """With workers, and whatever makes the batches; and refuse what has none."""
+    data = torch.arange(10.0)
+    how = {"num_workers": 1, "multiprocessing_context": "fork"}
+    loader = DataLoader(data, 4, shuffle=True, **how)
+    watched = tell_tales.Watched(loader)
+    for _ in range(2):
+        read = [number for batch in loader for number in batch.tolist()]
+        assert read == watched.orders[-1] and len(loader) == 3
+    assert len(watched.orders) == 2
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(data)
+
+    for other in (DataLoader(Stream()), DataLoader(data, batch_size=None)):
+        with pytest.raises(TypeError, match="to watch"):
+            tell_tales.Watched(other)
+    with pytest.raises(TypeError, match="to watch"):
+        tell_tales.Watched(DataLoader(data, batch_sampler=[[1, 2], [3]]))
 
 
-def page():
-    return nbformat.read(ROOT / "notebooks" / f"{SCRIPT}.ipynb", 4).cells
+@pytest.mark.parametrize("step", range(8))
+def test_a_column_is_as_high_as_its_counts_and_the_words_say_them(step):
+    recording = load(SCRIPT)
+    event, svg = recording[step], drawn.frame(recording, step)
+    parts = re.findall(r"h44v([\d.]+)", svg.split('url(#ten)" d="')[-1])
+    assert event["ten"] == pytest.approx(float(parts[0]) / drawn.TALL * 1600, abs=1)
+    assert f"{event['score']} of 1600 new sums are right" in svg
+    assert f"39 + 49 = {event['said']} " in svg
+    assert ("ten too few" in svg) == (event["said"] == 78)
+    assert repr(still(recording, step)) in svg
 
 
-def test_the_script_for_monday_is_complete(tmp_path):
-    """It starts, meets, adds and leaves, on three ranks, by its text alone."""
-    [source] = [c.source for c in page() if c.source.startswith("JOB = ")]
-    names = {}
-    exec(source, names)
-    (tmp_path / "job.py").write_text(names["JOB"])
-    run = torchrun(tmp_path / "job.py", ranks=3, quiet=True)
-    said = {rank: [f"rank {rank} of 3 has 3"] for rank in range(3)}
-    assert run.lines == said
-    assert set(run.exit_codes.values()) == {0}
+MISSING = {
+    (..., 3, 2): "your turn",
+    (1, 3, 2): "a: one of the changes 2 to 5",
+    (9, 3, 2): "a: answer with the number",
+    (5, 3, 2): "a: without change 5, the second epoch",
+    (4, 2, 2): "b: without change 2, each rank takes a whole batch",
+    (4, 3, 4): "c: without change 4, nobody averages",
+    ("4", 3, 2): "a whole number",
+    (4, 3, 2): "right: ",
+}
 
 
-def test_the_fold_about_plain_python_is_right(tmp_path):
-    """The same lines make a group where torchrun has started them, and else none."""
-    lines = f"import os\nimport torch.distributed as dist\n{quoted(SCRIPT, 'launched')}"
-    lines += "print(rank, local_rank, world_size, dist.is_initialized())\n"
-    lines += "if launched:\n    dist.destroy_process_group()\n"
-    (tmp_path / "both.py").write_text(lines)
-    run = torchrun(tmp_path / "both.py", ranks=2, quiet=True)
-    assert run.lines == {0: ["0 0 2 True"], 1: ["1 1 2 True"]}
-    plain = subprocess.run(
-        [sys.executable, tmp_path / "both.py"], capture_output=True, text=True
-    )
-    assert (plain.stdout, plain.returncode) == ("0 0 1 False\n", 0), plain.stderr
-
-
-def test_the_table_of_visible_gpus_says_what_the_arithmetic_says():
-    """Of a device that is not there, the table has a dash."""
-    [source] = [c.source for c in page() if "def visible(" in c.source]
-    names = {}
-    exec(source, names)
-    prose = "\n".join(c.source for c in page() if c.cell_type == "markdown")
-    rows = re.findall(r"(?m)^\| `([\d,]+)` \| (.*) \|$", prose)
-    assert [variable for variable, _ in rows] == ["0,1,2,3", "2,3", "3,1"]
-    for variable, row in rows:
-        found = names["visible"](variable)
-        assert row.split(" | ") == [found.get(f"cuda:{i}", "–") for i in range(4)]
-
-
-@pytest.mark.parametrize(
-    ("count", "given", "asked"),
-    [
-        (0, None, []),
-        (1, None, ["0", ""]),
-        (4, None, ["0,1,2,3", "1,2,3"]),
-        (2, "4,6", ["4,6", "6"]),
-    ],
-)
-def test_gpus_are_asked_where_there_are_some(count, given, asked, monkeypatch, capsys):
-    """All that this process may use, and then all but the first."""
-    [source] = [c.source for c in page() if "get_device_properties" in c.source]
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if given:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
-    named = SimpleNamespace(uuid="its name")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: named)
-    runs = []
-    names = {"os": os, "torch": torch, "torchrun": lambda *f, **how: runs.append(how)}
-    exec(source, names)
-    variables = [{"CUDA_VISIBLE_DEVICES": variable} for variable in asked]
-    assert runs == [{"ranks": 1, "env": env} for env in variables]
-    capsys.readouterr()
-    names["gpus"](0, 1)
-    said = capsys.readouterr().out.splitlines()
-    assert said == [f"cuda:{gpu} is its name" for gpu in range(count)]
+@pytest.mark.parametrize(("answers", "says"), MISSING.items())
+def test_missing(answers, says, capsys):
+    check.missing(*answers)
+    assert says in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -154,23 +178,4 @@ def test_gpus_are_asked_where_there_are_some(count, given, asked, monkeypatch, c
 )
 def test_rank_9(answers, says, capsys):
     check.rank_9(*answers)
-    assert says in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        ((4, ...), "your turn"),
-        ((4, 2), "is a list"),
-        ((0, [2, 3]), "not visible"),
-        ((6, [2, 3]), "it is cuda:1"),
-        ((5, [2, 3]), "that is not 5"),
-        ((4, [0, 1]), "ranks 0 and 1 find"),
-        ((4, [0, 1, 2, 3]), "two ranks find theirs"),
-        ((4, [3]), "it is not [3]"),
-        ((4, [3, 2]), "right: GPU 4 is cuda:0"),
-    ],
-)
-def test_gpus(answers, says, capsys):
-    check.gpus(*answers)
     assert says in capsys.readouterr().out

@@ -3,16 +3,18 @@
 import functools
 import importlib.util
 import itertools
+import json
 import re
 import sys
 from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
+import bench_sampler
 import pytest
 import torch
 import torch.distributed as dist
-from lesson import changed, quoted
+from lesson import changed, functions_of, quoted
 from ringside import Player, RankFailed, Recording, check, film, still, torchrun
 from ringside.draw import grid
 from ringside.draw.grid_layout import Layout
@@ -21,6 +23,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = "02_sampler_and_set_epoch"
+MEASURED = ROOT / "figures" / f"{SCRIPT}_measured.json"
+NOBODY = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +158,78 @@ def test_an_audit_that_finds_something_fails_the_script(tmp_path):
     assert len(caught.value.run.recording) == 8, "it is recorded all the same"
 
 
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory):
+    """The functions of the page, as a module."""
+    sys.path.append(str(ROOT / "scripts"))  # as the page does
+    return functions_of(SCRIPT, tmp_path_factory.mktemp("page"))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("no sampler", "reads of 8400 samples: who shares them?"),
+        ("never called", "this is not the order of epoch 1"),
+        ("called late", "this is not the order of epoch 1"),
+        ("seed=rank", "are never read: who has a seed of its own?"),
+        ("no fault", "all is well"),
+    ],
+)
+def test_a_watched_loop_names_its_fault(cells, fault, says, ranks):
+    """On one rank, a sampler and a seed cannot be missed."""
+    run = torchrun(cells.your_loop, fault, ranks=ranks, env=NOBODY, quiet=True)
+    if ranks == 1 and fault == "no sampler":
+        says = "this is not the order of epoch"
+    if ranks == 1 and fault == "seed=rank":
+        says = "all is well"
+    for lines in run.lines.values():
+        assert says in lines[1]
+        if fault in ("never called", "called late", "no fault"):
+            assert lines[0] == "all is well", "epoch 0 is right in any case"
+
+
+def test_a_watched_loop_gets_its_batches(cells, monkeypatch):
+    """Whole, in order, without the numbers."""
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    gather = "all_gather_object"
+    monkeypatch.setattr(dist, gather, lambda all, own: all.__setitem__(0, own))
+    loader = DataLoader([*enumerate("abcde")], 2)
+    assert [*cells.watched(loader, 0)] == [("a", "b"), ("c", "d"), ("e",)]
+
+
+def test_the_quoted_data_set_gives_each_sample_its_number():
+    exec(quoted(SCRIPT, "class Numbered"), names := {"torch": torch})
+    assert [*names["Numbered"]("abc")] == [(0, "a"), (1, "b"), (2, "c")]
+
+
+def test_the_two_lines_are_those_of_the_first_station():
+    text = "\n".join(
+        "".join(cell["source"])
+        for cell in json.loads((ROOT / "notebooks" / f"{SCRIPT}.ipynb").read_text())[
+            "cells"
+        ]
+    )
+    [shown] = re.findall(r"(?s)```diff\n(.*?)```", text)
+    alone = (ROOT / "scripts" / "train_alone.py").read_text()
+    many = (ROOT / "scripts" / "00_four_ranks_tonight.py").read_text()
+    for line in filter(None, shown.splitlines()):
+        for text, signs in ((alone, "- "), (many, "+ ")):
+            assert (line[1:] in text) == (line[0] in signs), line
+
+
+def test_what_forgetting_costs_the_first_station_is_what_its_tool_finds():
+    """One run of sixteen, from end to end; the page has the others from a file."""
+    kept = json.loads(MEASURED.read_text())
+    assert {how: len(runs) for how, runs in kept.items()} == {
+        "called": 8,
+        "forgotten": 8,
+    }
+    assert bench_sampler.right(seed=0, called=False) == kept["forgotten"][0]
+    last = zip(*([run[-1] for run in kept[how]] for how in kept))
+    assert sum(called > forgot for called, forgot in last) == 4, "half of them, it says"
+
+
 def made(ranks=4, samples=11, called=True, **options) -> Recording:
     """Return what real samplers give to each rank, in four epochs."""
     events = []
@@ -273,6 +349,14 @@ def test_a_player_shows_grids_by_epoch_and_by_name():
     assert "11 samples, 4 ranks" in film(made()).svgs[0]
     with pytest.raises(ValueError, match="step is a number from 0 to 3, not 4"):
         still(made(), 4)
+
+
+def test_a_player_has_a_slider_over_the_values_of_a_knob():
+    deals = {f"{n}": made(samples=n) for n in (4, 5, 6)}
+    turned = Player(deals, knob="Samples")._repr_html_()
+    assert '"stepped":true' in turned and 'stepped ? "Samples" : "Show"' in turned
+    chosen = Player(deals)._repr_html_()
+    assert '"stepped":false' in chosen and 'stepped ? "Step" : "Show"' in chosen
 
 
 def test_the_six_runs_are_what_they_are_said_to_be():

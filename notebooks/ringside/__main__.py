@@ -14,10 +14,11 @@ from tempfile import TemporaryDirectory
 import nbformat
 from nbclient import NotebookClient
 
+from .draw.answers import as_printed
 from .draw.player import animate
 from .launch import torchrun
 from .minutes import LABEL, label
-from .recording import ROOT, answers, read
+from .recording import ROOT, read
 from .signs import put_up
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python"}
@@ -36,7 +37,7 @@ def draw(name: str, measure: bool = False) -> None:
         sys.exit(f"{name} does not measure times: leave out --measure")
     if name in PRINTED:
         lines = torchrun(PRINTED[name], ranks=1, quiet=True, env=CPU).lines[0]
-        recording.write_text(answers(lines).text(name), "utf-8")
+        recording.write_text(as_printed(lines).text(name), "utf-8")
     elif measure or not old.get("measured"):
         with TemporaryDirectory() as folder:  # what lies beside it is not kept
             new = Path(folder, recording.name)

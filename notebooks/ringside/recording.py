@@ -1,7 +1,6 @@
 """Reads a recording and refuses a wrong one, naming the first mistake in it."""
 
 import json
-import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,19 +145,6 @@ def reads(lines: dict[int, list[str]], samples: int) -> Recording:
         for step, line in enumerate(printed)
     ]
     return Recording(events, picture="grid", ranks=len(lines), samples=samples)
-
-
-def answers(lines: list[str]) -> Recording:
-    """Return what a training that learns to add has printed after each epoch."""
-    told = re.compile(r"epoch (\d+): (\d+)\+(\d+)= *(\d+), +(\d+) of (\d+) .* (\d+) off")
-    found = [[*map(int, match.groups())] for match in map(told.match, lines) if match]
-    events = [
-        {"step": epoch - 1, "rank": 0, "said": said, "score": right, "ten": ten}
-        for epoch, _, _, said, right, _, ten in found
-    ]
-    _, a, b, _, _, tests, _ = found[0]
-    more = {"asked": f"{a} + {b}", "answer": a + b, "tests": tests}
-    return Recording(events, picture="answers", ranks=1, **more)
 
 
 def whole(events: Recording) -> Recording:

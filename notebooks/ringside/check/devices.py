@@ -17,8 +17,9 @@ def all_devices(run: Run) -> None:
     last = run.lines[0][-1]
     if not last.startswith("ok"):
         raise AssertionError(f"no ok, but {last!r}")
-    # Where GPUs are too few for all ranks, a script says so, or on what it has run.
-    on_cpu = "too few GPUs" in run.stderr[0] or last.endswith("on cpu")
-    if gpus and on_cpu != (gpus == 1):
+    # If GPUs are too few for all ranks, a script says so, or on what it has run.
+    too_few, on_cpu = "too few GPUs" in run.stderr[0], last.endswith("on cpu")
+    wrong = {0: too_few, 1: not (too_few or on_cpu)}.get(gpus, too_few or on_cpu)
+    if wrong:
         raise AssertionError(f"{gpus} GPUs, but rank 0 says: {run.stderr[0] or last}")
     print("ok: a rank for each GPU if there are several, else four on the CPU")

@@ -2,7 +2,6 @@
 
 from .verdict import says
 
-
 CHANGES = {
     2: "each rank takes a whole batch: fewer steps",
     3: "all ranks read all samples",
@@ -11,7 +10,7 @@ CHANGES = {
 }
 
 
-@says("a has unequal weights, b reads all samples twice, c takes bites twice as large")
+@says("unequal weights, all samples read twice, bites twice as large", like="a=4")
 def missing(a: int, b: int, c: int) -> str | None:
     """Check which change three tell-tales lack."""
     for run, (given, truth) in {"a": (a, 4), "b": (b, 3), "c": (c, 2)}.items():
@@ -21,7 +20,7 @@ def missing(a: int, b: int, c: int) -> str | None:
             return f"{run}: one of the changes 2 to 5 is missing, not {given}"
         if given not in CHANGES:
             return f"{run}: answer with the number of a change, from 2 to 5"
-        return f"{run}: without change {given}, {CHANGES[given]}, and {run} says no such"
+        return f"{run}: without change {given}, {CHANGES[given]}, which is not so"
     return None
 
 

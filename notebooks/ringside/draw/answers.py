@@ -1,4 +1,6 @@
-"""Draws what a network answers while it learns: a column for each pass over its data."""
+"""Draws what a network answers while it learns: a column for each epoch."""
+
+import re
 
 from ..recording import Recording
 from .clock import Clock, moments
@@ -12,6 +14,19 @@ STRIPES = (
     f'patternTransform="rotate(45)"><rect width="7" height="7" fill="{TEN}" '
     f'opacity=".35"/><path d="M0 0v7" stroke="{TEN}" stroke-width="6"/></pattern>'
 )
+
+
+def as_printed(lines: list[str]) -> Recording:
+    """Return what a training that learns to add has printed after each epoch."""
+    form = re.compile(r"epoch (\d+): (\d+)\+(\d+)= *(\d+), +(\d+) of (\d+) .+ (\d+) ")
+    found = [[*map(int, match.groups())] for match in map(form.match, lines) if match]
+    events = [
+        {"step": epoch - 1, "rank": 0, "said": said, "score": right, "ten": ten}
+        for epoch, _, _, said, right, _, ten in found
+    ]
+    _, a, b, _, _, tests, _ = found[0]
+    more = {"asked": f"{a} + {b}", "answer": a + b, "tests": tests}
+    return Recording(events, picture="answers", ranks=1, **more)
 
 
 class Layout:
@@ -79,7 +94,8 @@ def scenery(layout: Layout) -> str:
         body += f'<path fill="{fill}" stroke="{EDGE}" d="{box(x, y, 15, 15)}"/>'
         body += text(x + 23, y + 12, name, 13)
     body += text(x, TOP + TALL + 26, f"its answer to {layout.asked}", 13)
-    return body + text(x, TOP + TALL + 64, "passes over its data", 12, f' fill="{GREY}"')
+    foot, grey = TOP + TALL + 64, f' fill="{GREY}"'
+    return body + text(x, foot, "passes over its data", 12, grey)
 
 
 def describe(events: Recording, step: int) -> str:

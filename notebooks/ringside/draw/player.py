@@ -168,14 +168,18 @@ class Player:
     """Plays a recording: buttons, a slider and the arrow keys choose the step.
 
     Given several recordings by label, they choose among those, each seen to its end;
-    several timelines are first shown all at once, on one scale. A race has models.
+    several timelines are first shown all at once, on one scale. A race has models. If
+    the labels are values of one knob, a slider that has its name goes over them.
     """
 
-    def __init__(self, events: list[dict] | dict[str, list[dict]]):
+    def __init__(
+        self, events: list[dict] | dict[str, list[dict]], knob: str | None = None
+    ):
         self.scenes, several = scenes(events), isinstance(events, dict)
+        self.knob = knob
         self.frames = frames(self.scenes)
         first, other = self.scenes[0][1], self.scenes[-1][1]
-        self.stepped = first is other and not several
+        self.stepped = first is other and not several or knob is not None
         moving = self.frames[0]
         if not several:
             at_once = drawing(first) is grid  # it is all seen at the end
@@ -200,5 +204,8 @@ class Player:
         plain = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
         plain = plain.replace("</", "<\\/")  # or a word could end the script, and
         plain = plain.replace("<!--", "\\u003c!--")  # hide from the page where it ends
-        script = SCRIPT.replace("DATA", plain)
+        script = SCRIPT
+        if self.knob:
+            script = script.replace('"Step"', json.dumps(self.knob))
+        script = script.replace("DATA", plain)
         return f"{self.fallback}<script>{script}</script>"
