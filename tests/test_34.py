@@ -303,4 +303,4 @@ def test_what_the_page_says_of_the_measured_runs_holds():
     assert kept["joins, one store"] == ["exit codes 1 1", "wait timeout after 60000ms"]
     assert kept["train.py"]["bit-equal"] and "fourth epoch" in prose
     steps = [int(line.split()[4]) for line in kept["train.py"]["said"]]
-    assert steps == [0, 80], "saved every 20 steps, and an epoch has 32"
+    assert steps == [0, 100], "saved every 20 steps, and an epoch has 35"

@@ -12,7 +12,7 @@ from ringside.draw.flow_layout import BAND, CELL, Layout
 from ringside.draw.player import animate, last, spelt
 from ringside.draw.svg import box
 
-LESSONS = ["00_four_ranks_tonight", "01_split_the_batch"]
+LESSONS = ["01_split_the_batch"]
 LESSONS += ["10_ranks_and_messages", "11_collectives"]
 SENT = [
     {"step": 0, "rank": r, "phase": "start", "holds": {"x": [[10 * r, r]]}}

@@ -322,11 +322,14 @@ def test_the_file_of_monday_runs_and_its_ranks_count_as_it_says(able):
     file = file.replace("first=", "export TMPDIR=$PWD  # for torchrun's logs\nfirst=")
     with socket.create_server(("127.0.0.2", 0)) as door:
         file = file.replace(":29500", f":{door.getsockname()[1]}")
-    files = {"train.py": (ROOT / "scripts" / "00_four_ranks_tonight.py").read_text()}
+    files = {"train.py": (ROOT / "scripts" / "01_split_the_batch.py").read_text()}
     files["shared.py"] = (ROOT / "scripts" / "shared.py").read_text()
     [done] = slurm(["sbatch", "job.sh"], files=files | {"job.sh": file})
     said = done.lines
-    assert done.code == 0 and "ok: 4 ranks on cpu add up to 6" in said
+    assert (
+        done.code == 0
+        and "ok: by count, 4 ranks find the gradient of one process" in said
+    )
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processors to bind")
