@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 import uuid
 from contextlib import suppress
@@ -24,6 +23,7 @@ import psutil
 import pytest
 import torch
 from jupyter_client.manager import KernelManager
+from light import NO_DYNAMO, NO_TORCH, RANK, SUPERVISOR, before_all
 from ports import listening
 from ringside.launch import RankFailed, RankTimeout, client, elastic, failure, torchrun
 from ringside.launch import run as launch
@@ -102,29 +102,6 @@ if "stubborn" in sys.argv:
     time.sleep(60)
 dist.all_reduce(torch.ones(10))
 """
-
-
-SUPERVISOR, RANK = "ringside.launch.supervisor", "in_rank.py"  # plain ranks
-NO_TORCH = "sys.modules['torch'] = None"  # and nobody waits until it is imported
-# Where no rank needs torch._dynamo, it takes as long as all the rest of torch.
-NO_DYNAMO = """
-import importlib
-whole = importlib.import_module
-def most(name, package=None):
-    return None if name == "torch._dynamo" else whole(name, package)
-importlib.import_module = most
-"""
-
-
-def before_all(folder: Path, *texts: tuple[str, str]) -> str:
-    """Return a folder for PYTHONPATH: a text runs first where argv has its word."""
-    folder.mkdir(exist_ok=True)
-    with (folder / "sitecustomize.py").open("w") as file:
-        file.write("import sys\n")
-        for word, text in texts:
-            file.write(f"if {word!r} in str(sys.orig_argv):\n")
-            file.write(textwrap.indent(textwrap.dedent(text).strip(), "    ") + "\n")
-    return str(folder)
 
 
 class Place:

@@ -17,10 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 import test_launch as t
+from light import NO_DYNAMO, NO_TORCH, RANK, SUPERVISOR, before_all
 from ringside.launch import RankTimeout, client, torchrun
 from ringside.launch import run as launch
 from ringside.launch.watch import GRACE
-from test_launch import NO_DYNAMO, NO_TORCH, RANK, SUPERVISOR
 
 WHY = "the fast launcher can't start here ("
 END = "): ranks start by the plain command, a few seconds slower"
@@ -98,7 +98,7 @@ def take_away(what: str, folder: Path) -> str:
     """Return the folder that takes something away, for the variable PYTHONPATH."""
     word, text, _ = TAKEN[what]
     light = [(SUPERVISOR, NO_DYNAMO)] if "torch" in text else []
-    return t.before_all(folder, *light, (word, text))
+    return before_all(folder, *light, (word, text))
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def place(tmp_path_factory):
         place.said = said.getvalue().splitlines()
         place.idle = {p.pid for p in place.processes()}
         place.left = place.files()
-        patch.setenv("PYTHONPATH", t.before_all(folder / "light", (RANK, NO_TORCH)))
+        patch.setenv("PYTHONPATH", before_all(folder / "light", (RANK, NO_TORCH)))
         yield place
         client._server.close()
         place.until_gone()
@@ -225,7 +225,7 @@ def kernel(tmp_path_factory):
     kernel = t.Kernel(folder)
     kernel.slow = True
     kernel.lesson = kernel.script = kernel.place.script(WAITS)
-    path = t.before_all(folder / "path", (SUPERVISOR, NO_TORCH), (RANK, NO_TORCH))
+    path = before_all(folder / "path", (SUPERVISOR, NO_TORCH), (RANK, NO_TORCH))
     kernel.place.env["PYTHONPATH"] = path
     yield kernel
     kernel.close()
