@@ -9,7 +9,7 @@ for room in ("notebooks", "scripts"):
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 LONG = """
-test_launch test_plain test_scripts test_neighbours test_browser 40_horovod 34_elastic
+test_launch test_scripts test_browser test_plain 40_horovod 34_elastic test_neighbours
 33_when_it_breaks 30_launchers 31_two_nodes 32_slurm test_04 05_dp_vs_ddp test_train
 """.split()
 

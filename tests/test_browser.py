@@ -319,7 +319,7 @@ def test_reduced_motion(lab, launch):
 def test_lab_shows_the_lessons_and_no_news(lab):
     """The first is open; the names can be read; nothing asks, nothing lies between."""
     page = lab.open()
-    page.get_by_role("heading", name="What can this machine run?").wait_for()
+    page.get_by_role("heading", name="Four ranks tonight").wait_for()
     listed = page.locator(".jp-DirListing-itemText")
     files = {path.name for path in lab.course.glob("notebooks/[!.]*.*")} - {
         "conftest.py"

@@ -23,6 +23,7 @@ import psutil
 import pytest
 import torch
 from jupyter_client.manager import KernelManager
+from light import NO_DYNAMO, NO_TORCH, RANK, SUPERVISOR, before_all
 from ports import listening
 from ringside.launch import RankFailed, RankTimeout, client, elastic, failure, torchrun
 from ringside.launch import run as launch
@@ -113,6 +114,7 @@ class Place:
         self.own = {MARK: self.mark, "TMPDIR": str(self.temp)}
         self.own["XDG_CACHE_HOME"] = str(self.cache)
         self.env = os.environ | self.own
+        self.light = {"env": {"PYTHONPATH": before_all(folder / "l", (RANK, NO_TORCH))}}
 
     def script(self, text: str, name: str = "small.py") -> str:
         """Return the path of a script with this text."""
@@ -170,6 +172,7 @@ class Kernel:
         self.script = self.place.script(BUSY)
         self.manager, self.looks = None, 0  # how often only loopback listened
         self.slow = False  # whether the plain command starts its ranks
+        self.lesson = "03_ring_all_reduce"  # that shows whether all is well
 
     def start(self) -> None:
         """Start a kernel and its supervisor, unless they are there."""
@@ -189,7 +192,7 @@ class Kernel:
 
     def works(self) -> None:
         """Run a lesson to its end, and note the processes and files that stay."""
-        run = "assert torchrun('03_ring_all_reduce', ranks=2).exit_codes[0] == 0\n"
+        run = f"assert torchrun({self.lesson!r}, ranks=2).exit_codes[0] == 0\n"
         run += f"assert bool(client._server.slow) is {self.slow}, client._server.slow"
         self.send(f"from ringside.launch import client, torchrun\n{run}")
         answer = self.reply()
@@ -284,7 +287,7 @@ def interrupt_at(kernel: Kernel, moment: float, idle: bool = True) -> float:
         kernel.idle, kernel.files = {kernel.manager.provisioner.pid}, []
         kernel.place.until_gone(kernel.idle)
     kernel.send(
-        "print('begun', flush=True); torchrun('03_ring_all_reduce', ranks=2)\n"
+        f"print('begun', flush=True); torchrun({kernel.lesson!r}, ranks=2)\n"
         "import time; time.sleep(60)"
     )
     kernel.said("begun")  # an interrupt before that is none: no cell runs yet
@@ -317,12 +320,14 @@ def lose_supervisor(kernel: Kernel, how: str, grace: float = client.ENDING) -> f
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    kernel = Kernel(tmp_path_factory.mktemp("kernel"))
+    kernel = Kernel(folder := tmp_path_factory.mktemp("kernel"))
+    path = before_all(folder / "path", (SUPERVISOR, NO_DYNAMO))
+    kernel.place.env["PYTHONPATH"] = path
     yield kernel
     kernel.close()
 
 
-MODES = [("sleep", True), ("sleep", False), ("reduce", True), ("recv", True)]
+MODES = [("sleep", True), ("recv", False), ("reduce", True), ("recv", True)]
 MODES += [("print", True), ("stubborn", True)]
 
 
@@ -515,13 +520,13 @@ def test_a_rank_that_leaves_early_is_named(place):
     assert shown(error).count("Traceback") == 1
 
 
-def test_a_rank_that_hangs_is_named_with_its_line(place, warm):
+def test_a_rank_that_hangs_is_named_with_its_line(place):
+    """Where ranks are plain, test_plain.py sees to it."""
     linecache.getlines(place.script("a script\nbefore the learner\nchanged it\n"))
     text = "import os, time\nif int(os.environ['RANK']) % 2:\n    time.sleep(600)\n"
     there = "ranks 1 and 3 stood at line 3 of small.py"
     for timeout in (1, 10, 30):  # until all have come so far, or ended
-        how = {"timeout": timeout, "error": RankTimeout, "warm": warm}
-        error = fails(place, place.script(text), **how)
+        error = fails(place, place.script(text), timeout=timeout, error=RankTimeout)
         if there in shown(error) and str(error).startswith("2 of 4"):
             break
     assert there in shown(error)
@@ -540,7 +545,8 @@ time.sleep(600)
 
 def test_a_rank_that_hangs_tells_where_even_if_others_end_first(place, warm):
     """As on a machine too busy for rank 3 to hear that it must end."""
-    how = {"timeout": 3 if warm else 1, "error": RankTimeout, "warm": warm}
+    how = {"timeout": 3} if warm else {"timeout": 1, "warm": False} | place.light
+    how["error"] = RankTimeout
     error = fails(place, place.script(STALLED), **how)
     assert "rank 3 stood at line 5 of small.py" in shown(error)
 
@@ -979,7 +985,10 @@ def test_an_error_is_the_same_warm_and_plain(place):
         fails(place, place.script(WRONG), "raise", 1, ranks=2, warm=warm)
         for warm in (True, False)
     )
-    assert str(warm) == str(plain) and warm.run.exit_codes == plain.run.exit_codes
+    assert str(warm) == str(plain) == "rank 1 raised ValueError: a sum of 1 is wrong"
+    assert shown(plain).count("Traceback") == 1 and "in misstep" in shown(plain)
+    for error in (warm, plain):
+        assert error.run.exit_codes == {0: -signal.SIGTERM, 1: 1}
     assert shown(warm).splitlines()[:-1] == shown(plain).splitlines()[:-1]
     assert warm.run.lines == plain.run.lines
 
@@ -1000,7 +1009,7 @@ sys.stdout.write("the end")
 
 
 def test_every_line_is_whole_and_labelled(place, warm, capsys):
-    run = torchrun(place.script(PRINTS), ranks=4, warm=warm)
+    run = torchrun(place.script(PRINTS), ranks=4, warm=warm, **place.light)
     told = capsys.readouterr().out.split("\n")[1:]
     for rank in range(4):
         lines = [f"line {i} of {rank} {'·' * 50}" for i in range(200)]
@@ -1027,13 +1036,30 @@ def test_a_line_is_shown_while_its_rank_still_runs(place, monkeypatch):
     torchrun(place.script(text), seen, ranks=1, timeout=10)
 
 
-def test_no_two_ranks_draw_the_same_numbers(place, warm):
-    text = "import random, numpy, torch\n"
-    text += "print(random.random(), numpy.random.rand(), torch.rand(()).item())"
-    times = "ab" if warm else "a"  # two fresh interpreters owe nothing to each other
-    runs = [torchrun(place.script(text), ranks=2, warm=warm, quiet=True) for _ in times]
+DRAWS = """
+import random
+
+import numpy
+import torch
+import torch.distributed as dist
+
+print(random.random(), numpy.random.rand(), torch.rand(()).item())
+dist.init_process_group("gloo")
+million = torch.zeros(10**6, dtype=torch.uint8)
+dist.send(million, 1) if dist.get_rank() == 0 else dist.recv(million, 0)
+"""
+
+
+def test_each_rank_draws_other_numbers_and_is_said_to_write_what_it_sends(place, warm):
+    """Two fresh interpreters owe nothing to each other, nor do two warm runs."""
+    script, how = place.script(DRAWS), {"ranks": 2, "warm": warm, "quiet": True}
+    runs = [torchrun(script, **how) for _ in range(1 + warm)]
     drawn = [run.lines[rank][0].split() for run in runs for rank in (0, 1)]
     assert all(len({*drew}) == len(drawn) for drew in zip(*drawn, strict=True))
+    if sys.platform == "linux":  # only there it is counted
+        for run in runs:
+            assert 10**6 < run.written[0] < 1.1 * 10**6
+            assert run.written[1] < 10**5
 
 
 LATE = """
@@ -1060,23 +1086,6 @@ def test_no_rank_ends_while_another_still_connects(place):
         assert run.exit_codes == dict.fromkeys(range(8), 0)
 
 
-SENDER = """
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-million = torch.zeros(10**6, dtype=torch.uint8)
-dist.send(million, 1) if dist.get_rank() == 0 else dist.recv(million, 0)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts it")
-def test_what_a_rank_sends_is_counted_as_written_by_it(place, warm):
-    run = torchrun(place.script(SENDER), ranks=2, quiet=True, warm=warm)
-    assert 10**6 < run.written[0] < 1.1 * 10**6
-    assert run.written[1] < 10**5
-
-
 PARENT = """
 import multiprocessing, os, signal, subprocess, sys, time
 if __name__ == "__main__":
@@ -1094,16 +1103,20 @@ if __name__ == "__main__":
 
 def test_what_a_script_started_ends_with_it(place, warm, tmp_path):
     """Its processes, and the files in memory that their locks are."""
-    error = fails(place, place.script(PARENT), tmp_path, ranks=2, warm=warm)
+    how = {"ranks": 2, "warm": warm} | place.light
+    error = fails(place, place.script(PARENT), tmp_path, **how)
     locks = [lock for [lock] in error.run.lines.values()]
     assert len(locks) == 2
     assert not any(Path(f"/dev/shm/sem.{lock[1:]}").exists() for lock in locks)
 
 
 @pytest.fixture
-def short(tmp_path_factory):
+def short(tmp_path_factory, monkeypatch):
     """A new folder with a short path, as that of a socket must be."""
-    return tmp_path_factory.mktemp("t")
+    folder = tmp_path_factory.mktemp("t")
+    path = before_all(folder / "path", (SUPERVISOR, NO_DYNAMO))
+    monkeypatch.setenv("PYTHONPATH", path)  # of each learner
+    return folder
 
 
 LEARNER = """

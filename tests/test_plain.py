@@ -1,6 +1,8 @@
 """The plain command, which starts the ranks where the fast launcher can't start.
 
 Each test takes something away from the supervisor, by a sitecustomize.py on its path.
+To import torch is nearly all that such a run costs. So it stays away from ranks of
+which only their signals, exit codes and files are asked.
 """
 
 import io
@@ -8,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 import test_launch as t
+from light import NO_DYNAMO, NO_TORCH, RANK, SUPERVISOR, before_all
 from ringside.launch import RankTimeout, client, torchrun
 from ringside.launch import run as launch
 from ringside.launch.watch import GRACE
@@ -26,7 +28,7 @@ END = "): ranks start by the plain command, a few seconds slower"
 # In whichever process the first word stands in the command line, the text runs first.
 TAKEN = {
     "no _is_done": (
-        "ringside.launch.supervisor",
+        SUPERVISOR,
         """
         from torch.distributed.elastic.multiprocessing.api import MultiprocessContext
         del MultiprocessContext._is_done
@@ -35,7 +37,7 @@ TAKEN = {
     ),
     # torch has it under another name, which nobody knows before the first launch
     "no _pc": (
-        "ringside.launch.supervisor",
+        SUPERVISOR,
         """
         from torch.distributed.elastic.multiprocessing.api import MultiprocessContext
         def get(self):
@@ -48,18 +50,15 @@ TAKEN = {
         """,
         "AttributeError: _pc is gone",
     ),
-    "no torch._dynamo": (
-        "ringside.launch.supervisor",
-        "sys.modules['torch._dynamo'] = None",
-        "torch._dynamo",
-    ),
+    "no torch": (SUPERVISOR, NO_TORCH, "No module named 'torch"),
     "fork refused": (
-        "ringside.launch.supervisor",
+        SUPERVISOR,
         """
-        import os
+        import importlib, os
         def refuse():
             raise PermissionError("no more processes")
         os.fork = refuse
+        importlib.import_module = str  # before that, torch would be imported
         """,
         "PermissionError: no more processes",
     ),
@@ -79,14 +78,16 @@ TAKEN = {
     "darwin": (
         "ringside",
         """
-        import psutil, multiprocessing.resource_tracker, torch.distributed.run
+        import psutil, multiprocessing.resource_tracker
+        if "in_rank" in str(sys.orig_argv) or "launch.plain" in str(sys.orig_argv):
+            import torch.distributed.run
         sys.platform = "darwin"
         """,
         "it needs Linux",
     ),
     # the meeting place on loopback cannot be made either: torchrun's own will do
     "no RendezvousInfo": (
-        "ringside",
+        "ringside.launch",
         "import torch.distributed.elastic.rendezvous as r; del r.RendezvousInfo",
         "RendezvousInfo",
     ),
@@ -96,11 +97,8 @@ TAKEN = {
 def take_away(what: str, folder: Path) -> str:
     """Return the folder that takes something away, for the variable PYTHONPATH."""
     word, text, _ = TAKEN[what]
-    head = f"import sys\nif any({word!r} in told for told in sys.orig_argv):\n"
-    text = textwrap.indent(textwrap.dedent(text).strip(), "    ")
-    folder.mkdir(exist_ok=True)
-    (folder / "sitecustomize.py").write_text(f"{head}{text}\n")
-    return str(folder)
+    light = [(SUPERVISOR, NO_DYNAMO)] if "torch" in text else []
+    return before_all(folder, *light, (word, text))
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +115,11 @@ def place(tmp_path_factory):
             patch.setenv(name, value)
         patch.setenv("PYTHONPATH", take_away("no _pc", folder / "path"))
         with redirect_stdout(said):
-            place.first = torchrun("00_four_ranks_tonight", ranks=2)
+            place.first = torchrun("03_ring_all_reduce", ranks=2, record=True)
         place.said = said.getvalue().splitlines()
         place.idle = {p.pid for p in place.processes()}
         place.left = place.files()
+        patch.setenv("PYTHONPATH", before_all(folder / "light", (RANK, NO_TORCH)))
         yield place
         client._server.close()
         place.until_gone()
@@ -128,26 +127,21 @@ def place(tmp_path_factory):
 
 def test_a_lesson_runs_and_a_line_says_why_it_takes_longer(place):
     """The launcher broke at its first launch; the run began anew, and has its lines."""
-    assert place.first.exit_codes == {0: 0, 1: 0}
+    assert place.first.exit_codes == {0: 0, 1: 0} and place.first.recording
+    assert place.first.lines[0][-1].startswith("ok: 2 ranks")
     assert place.said[0].startswith("$ torchrun --standalone")
     assert place.said.count(f"{WHY}AttributeError: _pc is gone{END}") == 1
     lines = [line for line in place.said if line.startswith("rank ")]
     assert lines and len(lines) == sum(map(len, place.first.lines.values()))
 
 
-def test_the_next_run_keeps_its_recording_and_is_silent_about_the_way(place, capsys):
-    run = torchrun("03_ring_all_reduce", ranks=2, record=True)
-    assert run.recording and run.lines[0][-1].startswith("ok: 2 ranks")
-    assert WHY not in capsys.readouterr().out
-    assert place.until_gone(place.idle, place.left) < 5
-
-
-def test_a_function_of_a_notebook_runs(place):
+def test_a_function_of_a_notebook_runs_and_no_line_says_why_again(place, capsys):
     def double(rank, world_size, number):
         print(rank, "of", world_size, "has", number * 2)
 
-    run = torchrun(double, 21, ranks=2, quiet=True)
+    run = torchrun(double, 21, ranks=2, env={"PYTHONPATH": ""})  # it has a group
     assert run.lines == {rank: [f"{rank} of 2 has 42"] for rank in (0, 1)}
+    assert WHY not in capsys.readouterr().out
     assert place.until_gone(place.idle, place.left) < 5
 
 
@@ -155,13 +149,22 @@ def test_a_line_is_shown_while_its_rank_still_runs(place, monkeypatch):
     t.test_a_line_is_shown_while_its_rank_still_runs(place, monkeypatch)
 
 
-def test_the_rank_that_raised_is_named_with_its_traceback(place):
-    error = t.fails(place, place.script(t.WRONG), "raise", 1, ranks=2)
-    assert str(error) == "rank 1 raised ValueError: a sum of 1 is wrong"
-    assert t.shown(error).count("Traceback") == 1 and "in misstep" in t.shown(error)
-    assert error.run.exit_codes == {0: -signal.SIGTERM, 1: 1}
-
-
+WRONG = """
+import os, signal, sys, time
+from pathlib import Path
+rank, folder = os.environ["RANK"], Path(os.environ["TMPDIR"])
+if "stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+(folder / f"there-{rank}").touch()
+while len(list(folder.glob("there-*"))) < 2:
+    time.sleep(0.01)
+if rank == "0":
+    time.sleep(60)
+print(time.monotonic(), flush=True)
+if "silent" in sys.argv:
+    os._exit(4)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 TOLD = {
     "kill": ("", -signal.SIGKILL, "rank 1 was killed (SIGKILL), usually out of memory"),
     "silent": ("stubborn", 4, "rank 1 ended with exit code 4"),
@@ -172,11 +175,7 @@ TOLD = {
 def test_a_rank_that_goes_without_a_word_is_named(place, way):
     """Also if another rank does not hear that it must end."""
     more, code, told = TOLD[way]
-    leave = "os._exit(4)"
-    script = place.script(
-        t.WRONG.replace(leave, f"print(time.monotonic(), flush=True) or {leave}")
-    )
-    error = t.fails(place, script, way, 1, more, ranks=2)
+    error = t.fails(place, place.script(WRONG), way, more, ranks=2)
     gone = time.monotonic()
     assert str(error).startswith(told)
     assert error.run.exit_codes[1] == code
@@ -185,12 +184,13 @@ def test_a_rank_that_goes_without_a_word_is_named(place, way):
 
 def test_a_hang_is_told_with_its_line_and_the_time_begins_with_the_script(place):
     """Ranks take longer than this to start, but that is not their time."""
-    text = "import time\ntime.sleep(600)\n"
-    how = {"ranks": 2, "timeout": 1, "error": RankTimeout}
+    text = "import os, time\nif int(os.environ['RANK']) % 2:\n    time.sleep(600)\n"
+    how = {"ranks": 4, "timeout": 1, "error": RankTimeout}
     error = t.fails(place, place.script(text), **how)
-    assert str(error) == "2 of 2 ranks still ran after 1 s, and were ended"
-    assert "ranks 0 and 1 stood at line 2 of small.py" in t.shown(error)
-    assert error.run.exit_codes == dict.fromkeys(range(2), -signal.SIGABRT)
+    assert str(error) == "2 of 4 ranks still ran after 1 s, and were ended"
+    assert "ranks 1 and 3 stood at line 3 of small.py" in t.shown(error)
+    assert "time.sleep(600)" in t.shown(error)
+    assert error.run.exit_codes == {0: 0, 1: -signal.SIGABRT, 2: 0, 3: -signal.SIGABRT}
 
 
 AGENT = """
@@ -211,12 +211,22 @@ def test_a_command_that_is_gone_leaves_no_rank(place, sign):
     assert str(error).startswith(told)
 
 
+WAITS = """
+import os, sys, time
+for folder in sys.argv[2:]:
+    open(os.path.join(folder, os.environ["RANK"]), "w").close()
+    time.sleep(600)
+"""
+
+
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kernel")
     kernel = t.Kernel(folder)
     kernel.slow = True
-    kernel.place.env["PYTHONPATH"] = take_away("no _is_done", folder / "path")
+    kernel.lesson = kernel.script = kernel.place.script(WAITS)
+    path = before_all(folder / "path", (SUPERVISOR, NO_TORCH), (RANK, NO_TORCH))
+    kernel.place.env["PYTHONPATH"] = path
     yield kernel
     kernel.close()
 
@@ -236,7 +246,7 @@ def test_the_end_of_a_supervisor_leaves_nothing(kernel):
 
 
 @pytest.mark.parametrize(
-    "what", ["no torch._dynamo", "fork refused", "fork server crashes"]
+    "what", ["no torch", "no _is_done", "fork refused", "fork server crashes"]
 )
 def test_whatever_a_fast_start_lacks_there_is_a_plain_one(tmp_path, monkeypatch, what):
     place = t.Place(tmp_path)
@@ -253,7 +263,7 @@ def test_whatever_a_fast_start_lacks_there_is_a_plain_one(tmp_path, monkeypatch,
 
 LEARNER = """
 import sys
-from ringside.launch import torchrun
+from ringside import torchrun
 torchrun(*sys.argv[1:], ranks=2)
 """
 
