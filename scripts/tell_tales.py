@@ -1,4 +1,4 @@
-"""Say what all ranks of a training have read and hold: four tell-tales, for any script.
+"""Say what all ranks of a training have read and hold, whatever the training is.
 
 Copy this file beside your script, and put three lines into it:
 

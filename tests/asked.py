@@ -33,6 +33,7 @@ LIST = {"action": "store_true", "help": "show the promises and their counts, no 
 ROUNDS = {"nargs": "?", "type": times, "help": "how many"}
 
 TOOLS = {
+    "bench_alone": {"--quick": QUICK},
     "bench_ddp": {"--quick": QUICK},
     "bench_elastic": {"PATH": PATH},
     "bench_gpu": {"NAME": FACTS},

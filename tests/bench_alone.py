@@ -1,0 +1,59 @@
+"""How much faster two ranks train than one process, at two widths. Run by hand:
+
+    python tests/bench_alone.py [--quick]
+
+The training of the first station, alone and on two ranks in turns: seconds of a second
+epoch, without the test at its end, which each rank makes whole. A ratio is one of two
+times of the same turn. With --quick, one turn for each width.
+"""
+
+import statistics
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import asked
+import lesson
+
+sys.path.append(str(lesson.NOTEBOOKS))
+torchrun = import_module("ringside").torchrun  # now that it is found
+
+RANKS = {"train_alone": 1, "00_four_ranks_tonight": 2}
+UNTESTED = "sums[8400:]", "sums[8400:8401]"
+CPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def seconds(path: Path, ranks: int, width: int) -> float:
+    """Return how long an epoch takes: a run of two less a run of one."""
+    ends = []
+    for epochs in (0, 1, 2):
+        if epochs:
+            words = "--width", width, "--epochs", epochs
+            torchrun(path, *words, ranks=ranks, env=CPU, quiet=True, timeout=600)
+        ends.append(time.perf_counter())
+    return ends[2] - ends[1] - (ends[1] - ends[0])
+
+
+def main(quick: bool) -> None:
+    with TemporaryDirectory() as folder:
+        scripts = {
+            lesson.changed(stem, Path(folder), UNTESTED): ranks
+            for stem, ranks in RANKS.items()
+        }
+        for path, ranks in scripts.items():
+            seconds(path, ranks, 32)  # the first launch takes longer
+        for width in (32, 128):
+            gains = []
+            for _turn in range(1 if quick else 5):
+                alone, two = (seconds(*job, width) for job in scripts.items())
+                gains.append(alone / two)
+            low, high = min(gains), max(gains)
+            middle = statistics.median(gains)
+            print(f"width {width}: two ranks train {middle:.2f} times as fast", end="")
+            print(f" ({low:.2f} to {high:.2f})", flush=True)
+
+
+if __name__ == "__main__":
+    main(asked.WORDS.quick)
