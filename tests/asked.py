@@ -70,7 +70,7 @@ def words(tool: Path, told: list[str]) -> Namespace:
 
 
 WORDS = Namespace()
-main = Path(sys.argv[0])
+main = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
 ours = main.parent.resolve() == Path(__file__).parent.resolve() and main.stem in TOOLS
 if ours and sys.argv[1:2] != ["be"]:  # that is a process of the tool's own
     WORDS = words(main, sys.argv[1:])

@@ -169,7 +169,7 @@ def in_new_process(code: str, **variables: str) -> None:
 # ------------------------------------------------------------------------ one process
 
 
-@fact("00")
+@fact("30")
 def late_variable():
     """A variable that is set too late changes a count, and not the GPUs."""
     in_new_process(

@@ -302,7 +302,7 @@ def test_it_learns_to_add_and_says_how_many_sums_are_right(tmp_path):
     model.load_state_dict(state["model"])
     answers = alone["answer"](model.eval(), new)
     assert len(new) == 1600 and len(state["dice"]) == 2
-    found = 100 * (answers == alone["number"](new[:, 6:])).double().mean()
+    found = 100 * (answers == alone["as_number"](new[:, 6:])).double().mean()
     assert f"{found:.1f}" == f"{right[-1]}"
 
 
@@ -313,7 +313,7 @@ def test_data_and_network_are_those_of_the_course():
         {part.name: ast.dump(part) for part in ast.parse(text).body if is_named(part)}
         for text in [(ROOT / f"scripts/{name}.py").read_text("utf-8") for name in names]
     ]
-    for part in ("make_sums", "Adder", "number"):
+    for part in ("make_sums", "Adder", "as_number"):
         assert trees[0][part] == trees[1][part] == trees[2][part]
 
 
