@@ -133,6 +133,20 @@ def test_tell_tales_refuse_a_loader_without_numbers():
             tell_tales.Watched(other)
 
 
+def test_tell_tales_count_a_sample_that_two_of_three_ranks_read(monkeypatch, capsys):
+    weights = torch.zeros(2)
+    ranks = [([[[0, 1]]], weights), ([[[1, 2]]], weights), ([[[3]]], weights + 1)]
+    alone = {"get_world_size": lambda: 3, "get_rank": lambda: 1}
+    alone["all_gather_object"] = lambda found, own: found.__setitem__(slice(3), ranks)
+    for name, answer in alone.items():
+        monkeypatch.setattr(torch.distributed, name, answer)
+    watched = tell_tales.Watched(DataLoader(torch.arange(5), 2))
+    watched.epochs = ranks[1][0]
+    told = tell_tales.tell_tales(watched, torch.nn.Linear(1, 1))
+    assert [*told.values()] == [1, 4, 1, 1, "one epoch", False]
+    assert capsys.readouterr().out == ""
+
+
 def test_tell_tales_see_what_is_never_read(monkeypatch, capsys):
     """What a loader's drop_last leaves out of every epoch, if the order is one."""
     alone = {"get_world_size": lambda: 1, "get_rank": lambda: 0}

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,9 @@ def test_other_ranks_other_devices_or_no_ok_are_seen(gpus):
         check.all_devices(ran(ranks + 1, said))
     with pytest.raises(AssertionError, match="rank 0 says"):
         check.all_devices(ran(ranks, "" if said else few))
+    on = {0: "cuda", 1: "cuda"}.get(gpus, "cpu")  # as the first station says it
+    with pytest.raises(AssertionError, match="rank 0 says") if gpus else nullcontext():
+        check.all_devices(ran(ranks, "", f"ok: {ranks} ranks on {on}"))
     with pytest.raises(AssertionError, match="no ok"):
         check.all_devices(ran(ranks, said, "something else"))
 
