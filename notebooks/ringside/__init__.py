@@ -9,6 +9,7 @@ nodes.py       gives a notebook two nodes, and runs torchrun on both
 fleet.py       runs torchrun's agents, and ends one while the others work
 cluster.py     runs commands on a cluster of Slurm that lasts as long as they do
 relative.py    runs a function under Horovod, or shows how it once ran
+taken_out.py   runs the first lesson's script without each of its changes
 mailboxes.py   runs ranks that are only simulated, as threads of the kernel
 
 Each of the three folders begins with a map. `python -m ringside` makes lessons again.
@@ -28,6 +29,7 @@ ROOMS = {
     ".recording": "Notes Recording WrongRecording load only reads values verify",
     ".cluster": "slurm",
     ".relative": "horovodrun",
+    ".taken_out": "without_each",
 }
 ROOM = {name: room for room, names in ROOMS.items() for name in names.split()}
 __all__ = ["check", *ROOM]  # noqa: PLE0604
