@@ -4,6 +4,7 @@
     python3 scripts/course.py lab       install what is needed, open JupyterLab
     python3 scripts/course.py test      run every test, every script, every notebook
     python3 scripts/course.py doctor    say what this machine can run
+    python3 scripts/course.py pages     make pages that open without installing
     python3 scripts/course.py horovod   compile Horovod, an for its page
 
 `lab` and `test` make the folder .venv once, and start quickly from then on. What
@@ -12,6 +13,9 @@ which counts paths from the folder of the course:
 
     python3 scripts/course.py lab --no-browser --port 9999
     python3 scripts/course.py test tests/test_course.py -k "half made"
+
+`pages` writes into the folder .pages, or into another one that you name, and needs
+neither torch nor .venv; --serve shows them at an address of this machine.
 
 Add --here to use the Python that runs course.py, with the packages it has, instead
 of .venv (JupyterHub, Colab, a cluster's own torch). Then nothing is installed.
@@ -42,6 +46,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NEEDS = ROOT / "requirements.txt"
+PAGES_NEED = ROOT / "notebooks" / "ringside" / "pages" / "needs.txt"
 EXACT = ROOT / "tests" / "constraints.txt"
 BUILDS = {"linux": ("x86_64", "aarch64"), "darwin": ("arm64",)}  # of PyTorch
 TOOLS = ("pytest", "pytest-xdist", "ruff", "playwright")  # for `test` alone
@@ -95,10 +100,16 @@ def main(argv):
             stream.reconfigure(errors="backslashreplace")  # for any path in any locale
         if os.name == "nt":
             raise CourseError("the course does not run on native Windows: use WSL2.", 2)
-        if command not in ("lab", "test", "doctor", "horovod"):
+        if command not in ("lab", "test", "doctor", "horovod", "pages"):
             raise CourseError(
-                f"{command!r} is no command: type lab, test, doctor or horovod.", 2
+                f"{command!r} is no command: type lab, test, doctor, pages or horovod.",
+                2,
             )
+        if command == "pages":
+            if helped:
+                print(__doc__.strip())
+                return 0
+            return pages(extra, here)
         tools = TOOLS if command == "test" else ()
         installed = here or any(complete(venv, tools) for venv in places())
         if helped and (command in ("doctor", "horovod") or not installed):
@@ -152,10 +163,10 @@ def inside(tools, command, extra):
     os.execv(python, [python, *again])
 
 
-def places():
+def places(kind=""):
     """Where the environment may be: in the checkout, or in the user's cache folder."""
     name = "venv-" + hashlib.sha256(os.fsencode(ROOT)).hexdigest()[:8]
-    return [ROOT / ".venv", *(cache / name for cache in caches())]
+    return [ROOT / f".venv{kind}", *(cache / f"{name}{kind}" for cache in caches())]
 
 
 def caches():
@@ -182,9 +193,9 @@ def ours_alone(folder):
     return True
 
 
-def writable():
+def writable(kind=""):
     """The first place where an environment can be made."""
-    for venv in places():
+    for venv in places(kind):
         try:
             venv.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -451,6 +462,62 @@ def others():
             os.kill(server["pid"], 0)
             if server["root_dir"] == str(ROOT):
                 yield f"{server['url']}lab?token={server['token']}"
+
+
+def pages(extra, here):
+    """Make the pages, and show them if that is asked; the result is the exit code."""
+    folders = [word for word in extra if word != "--serve"]
+    if len(folders) > 1 or folders and folders[0].startswith("-"):
+        raise CourseError(f"pages takes one folder, not {shlex.join(folders)}.", 2)
+    to = Path(*folders or [ROOT / ".pages"]).absolute()
+    ours = (to / "_static" / "pages.js").exists()
+    if to.exists() and not ours and (not to.is_dir() or any(to.iterdir())):
+        raise CourseError(f"{to} holds other things: name another folder.", 2)
+    python = sys.executable if here else str(pages_venv() / "bin" / "python")
+    say("Making the pages: a quarter of a minute or so")
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=to.parent, prefix=".pages-") as room:
+        make = [python, "-m", "ringside.pages", str(Path(room, "new"))]
+        done = subprocess.run(make, cwd=ROOT / "notebooks", env=clean())
+        if done.returncode:
+            line = shlex.join([python, "-m", "pip", "install", "-r", str(PAGES_NEED)])
+            lacks = f" Perhaps this Python lacks tools: {line}" if here else ""
+            raise CourseError(f"the pages could not be made.{lacks}")
+        with suppress(FileNotFoundError):
+            to.rename(Path(room, "old"))
+        Path(room, "new").rename(to)
+    say(f"The pages are here: {(to / 'index.html').as_uri()}")
+    if "--serve" in extra:
+        serve = ["-m", "http.server", str(loopback()), "--bind", "127.0.0.1"]
+        say(f"Open http://127.0.0.1:{serve[2]}; Ctrl+C ends it.")
+        os.execv(python, [python, *serve, "--directory", str(to)])
+    return 0
+
+
+def clean():
+    """The environment variables without those that move Python's packages."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+
+
+def pages_venv():
+    """The environment with the tools that make pages, complete."""
+    if lacks_venv():
+        raise CourseError(NO_VENV)
+    venv = writable("-pages")
+    python, told = str(venv / "bin" / "python"), venv / "ringside"
+    whole = f"Python {PYTHON} {hashlib.sha256(PAGES_NEED.read_bytes()).hexdigest()}"
+    with alone_in(venv):
+        if told.exists() and told.read_text() == whole and os.path.exists(python):
+            return venv
+        told.unlink(missing_ok=True)
+        say(f"Making the environment {venv}: 60 MB to download, 260 MB on disk")
+        base = getattr(sys, "_base_executable", sys.executable)
+        run(base, "-m", "venv", "--clear", "--without-pip", str(venv))
+        run(python, "-m", "ensurepip", "--default-pip")
+        pip = (python, "-m", "pip", "install", "-r", str(PAGES_NEED))
+        run(*pip, stdout=None)
+        told.write_text(whole)
+    return venv
 
 
 def horovod(extra):
