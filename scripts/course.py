@@ -5,7 +5,7 @@
     python3 scripts/course.py test      run every test, every script, every notebook
     python3 scripts/course.py doctor    say what this machine can run
     python3 scripts/course.py pages     make pages that open without installing
-    python3 scripts/course.py horovod   compile Horovod, an for its page
+    python3 scripts/course.py horovod   compile Horovod, for its page
 
 `lab` and `test` make the folder .venv once, and start quickly from then on. What
 stands behind `lab` is passed on to JupyterLab, what stands behind `test` to pytest,
@@ -13,6 +13,9 @@ which counts paths from the folder of the course:
 
     python3 scripts/course.py lab --no-browser --port 9999
     python3 scripts/course.py test tests/test_course.py -k "half made"
+
+With --stamp, `test` notes in figures/ran.json with what each lesson ran; `pages` says
+it on each page.
 
 `pages` writes into the folder .pages, or into another one that you name, and needs
 neither torch nor .venv; --serve shows them at an address of this machine.
@@ -599,11 +602,35 @@ def test(extra):
     os.chdir(ROOT)
     sys.path[0] = str(ROOT)  # as with python -m pytest
     start, count = time.monotonic(), Count()
-    code = int(pytest.main([*lanes(extra), *extra], plugins=[count]))
+    words = [word for word in extra if word != "--stamp"]
+    code = int(pytest.main([*lanes(words), *words], plugins=[count]))
     minutes, seconds = divmod(round(time.monotonic() - start), 60)
     say(f"Ran and passed: {count}; it took {minutes} min {seconds} s")
     count.say_minutes()
+    if "--stamp" in extra:
+        write_stamp(count.whole(CELL))
     return code
+
+
+def write_stamp(lessons):
+    """Note with what these lessons ran and printed what is committed; pages say it."""
+    from importlib import metadata
+
+    path = ROOT / "figures" / "ran.json"
+    ran = json.loads(path.read_text()) if path.exists() else {}
+    now = {"torch": metadata.version("torch").partition("+")[0]}
+    now |= {"python": PYTHON, "processor": processor(), "date": time.strftime("%F")}
+    ran |= dict.fromkeys(lessons, now)
+    path.write_text(json.dumps(ran, indent=1, sort_keys=True) + "\n")
+
+
+def processor():
+    """The name of this machine's processor."""
+    with suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text()
+        if found := re.search(r"^model name\s*: (.+)$", text, re.M):
+            return found[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def lanes(extra):

@@ -43,7 +43,7 @@ def assigned(source: str) -> list[str]:
     return found
 
 
-def calls(source: str) -> list[ast.Call]:
+def checks_in(source: str) -> list[ast.Call]:
     """Return a cell's calls of `check`, one after the other."""
     return [
         node.value
@@ -56,7 +56,7 @@ def calls(source: str) -> list[ast.Call]:
 
 def compares(source: str) -> list[str]:
     """Return the names of the bets that a cell compares with answers."""
-    rows = [row for call in calls(source) for row in call.args]
+    rows = [row for call in checks_in(source) for row in call.args]
     pairs = [row.elts[1] for row in rows if isinstance(row, ast.Tuple)]
     return [name.id for name in pairs if isinstance(name, ast.Name)]
 
@@ -77,7 +77,7 @@ def asks(source: str) -> list[tuple[str, list[str]]]:
     """Return each checker that a cell calls with blanks, and what it asks for."""
     return [
         (call.func.attr, [word.arg for word in call.keywords])
-        for call in calls(source)
+        for call in checks_in(source)
         if call.keywords and all(is_blank(word.value) for word in call.keywords)
     ]
 

@@ -1,6 +1,10 @@
 // Bets and answers on a page: compared, judged, kept in this browser, forgotten.
 (() => {
   "use strict";
+  // Of a file, a browser may not read what the search would show below a title.
+  if (location.protocol === "file:" && typeof DOCUMENTATION_OPTIONS === "object")
+    DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
+
   const page = location.pathname.split("/").pop();
   const place = (form, input) => `ringside ${page} ${form} ${input}`;
 

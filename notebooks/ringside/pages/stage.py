@@ -3,8 +3,11 @@
 import json
 import re
 import shutil
+import subprocess
+from functools import cache
 from html import escape
 from pathlib import Path
+from urllib.parse import quote
 
 from .. import road, signs
 from ..draw import roadmap
@@ -97,19 +100,57 @@ def prose(source: str) -> dict:
 
 def run_it(path: str, ran: dict | None) -> str:
     """Return the strip that says how a page is run, and with what it last ran."""
-    told = "Last run with torch {torch}, Python {python}, {processor}." if ran else ""
+    told = (
+        "Last run with torch {torch}, Python {python}, {processor}, on {date}."
+        if ran
+        else ""
+    )
     told = escape(told.format(**ran or {}))
     page = f'<a href="{Path(path).name}" download>This page as a notebook</a>'
+    there = ", ".join(
+        f'<a href="{address}">{place}</a>' for place, address in elsewhere(path).items()
+    )
+    there = f"<p>Without a machine of yours (not tried): {there}.</p>" if there else ""
     return (
         '<details class="ringside-run"><summary>Run this page</summary>'
-        f"<p>On a machine of yours, with or without GPUs:</p>{commands()}"
-        f"<p>{page}. {told}</p></details>"
+        f"<p>On a machine of yours, with or without GPUs:</p>{to_type()}"
+        f"<p>{page}. {told}</p>{there}</details>"
     )
 
 
-def commands() -> str:
-    """Return the commands that bring the course and open it."""
-    return "<pre>python3 scripts/course.py lab</pre>"
+def to_type() -> str:
+    """Return the commands that bring the course, if it is known whence, and open it."""
+    lines = ["python3 scripts/course.py lab"]
+    if repository():
+        name = repository().rpartition("/")[2]
+        lines.insert(0, f"git clone https://github.com/{repository()} && cd {name}")
+    return f"<pre>{escape(chr(10).join(lines))}</pre>"
+
+
+@cache
+def repository() -> str:
+    """Return owner and name of the repository that this is a copy of, or nothing.
+
+    Whatever else stands in the address of a remote, such as a password, is left out.
+    """
+    line = ["git", "-C", str(ROOT), "remote", "get-url", "origin"]
+    try:
+        told = subprocess.run(line, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    found = re.search(r"github\.com[:/]([\w.-]+/[\w.-]+?)(\.git)?/?\s*$", told)
+    return found[1] if found else ""
+
+
+def elsewhere(path: str) -> dict[str, str]:
+    """Return addresses at which others run a page of this repository."""
+    if not (name := repository()):
+        return {}
+    binder = f"https://mybinder.org/v2/gh/{name}/HEAD?urlpath="
+    return {
+        "Codespaces": f"https://codespaces.new/{name}",
+        "Binder": f"{binder}{quote(f'lab/tree/{path}', safe='')}",
+    }
 
 
 # ---- Other pages -----------------------------------------------------------------
@@ -141,7 +182,7 @@ def start(scripts: list[str]) -> str:
     parts.append(toctree("Scripts", rows))
     drawn = roadmap.draw("notebooks/{}.html")
     return START.format(
-        run=commands(), wants=signs.wants(), roadmap=drawn, parts="\n".join(parts)
+        run=to_type(), wants=signs.wants(), roadmap=drawn, parts="\n".join(parts)
     )
 
 
