@@ -103,7 +103,7 @@ def comparison(bets: dict[str, tuple[str, str]]) -> str:
         f"<td>{escape(answer)}</td><td></td></tr>"
         for name, (what, answer) in bets.items()
     )
-    heads = "<tr><th></th><th>your bet</th><th>answer</th><th></th></tr>"
+    heads = "<tr><td></td><th>your bet</th><th>answer</th><td></td></tr>"
     return (
         '<details class="ringside-compare"><summary>Compare with your bets</summary>'
         f"<table>{heads}{rows}</table></details>"

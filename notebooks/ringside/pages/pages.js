@@ -48,11 +48,87 @@
     }
   }
 
-  function check(form) {
-    const table = JSON.parse(form.dataset.table);
-    const given = Object.fromEntries(new FormData(form));
-    form.querySelector("output").textContent = verdict(table, given);
+  // ---- An exercise: the same table, and the same words, as in a notebook -------------
+
+  // What somebody typed, as an answer of the kind that a field wants; or undefined.
+  function fitting(text, kind) {
+    const value = read(text.replace(/^(torch\.distributed|dist)\./, ""));
+    if (Array.isArray(kind)) return kind.find(one => one === value);
+    if (kind.match) return RegExp(`^(?:${kind.match})$`).test(value) ? value : undefined;
+    if (kind === "list" || kind === "set") {
+      const several = Array.isArray(value) ? value : [value];
+      return several.every(Number.isInteger) ? several : undefined;
+    }
+    const number = typeof value === "number";
+    if (kind === "int") return number && /^[+-]?[\d_,]+$/.test(text) ? value : undefined;
+    if (kind === "float") return number ? value : undefined;
+    if (kind === "bool") return typeof value === "boolean" ? value : undefined;
+    return String(value);
   }
+
+  const size = (answer, of) =>
+    of === "len" ? answer.length : of === "max" ? Math.max(0, ...answer) : answer;
+
+  function holds(where, answer) {
+    if ("match" in where) return RegExp(where.match).test(answer);
+    if ("outside" in where) {
+      const [low, high] = where.outside, number = size(answer, where.of);
+      return (low !== null && number < low) || (high !== null && number > high);
+    }
+    if ("within" in where) return Math.abs(answer - where.is) <= where.within;
+    return JSON.stringify(answer) === JSON.stringify(where.is);
+  }
+
+  const ascending = several => [...several].sort((a, b) => a - b);
+  const shown = value => Array.isArray(value) ? `[${value.join(", ")}]` : String(value);
+
+  // Braces in what is said are filled as Python fills them: see told() in check/table.py.
+  function told(words, answers, answer) {
+    const more = Array.isArray(answer)
+      ? { list: answer, sorted: ascending(answer) } : {};
+    return words.replace(/\{(\w*)(?:-(\d+))?(:g)?\}/g, (_, name, less, short) => {
+      let value = name ? { ...answers, ...more }[name] : answer;
+      if (less) value -= Number(less);
+      return short ? String(Number(value.toPrecision(6))) : shown(value);
+    });
+  }
+
+  // The first mistake, or nothing: as mistake() in check/table.py.
+  function mistake(table, given) {
+    const answers = {}, seen = {}, misfits = [];
+    for (const { name, kind, types = table.types } of table.fields) {
+      const answer = fitting(given[name], kind);
+      if (answer === undefined && types) misfits.push(types);
+      answers[name] = answer ?? read(given[name]);
+      seen[name] = kind === "set" && answer ? ascending(answer) : answers[name];
+    }
+    if (misfits.length) return misfits.includes(table.types) ? table.types : misfits[0];
+    for (const { if: which, says } of table.before)
+      if (Object.entries(which).every(([name, where]) => holds(where, seen[name])))
+        return told(says, answers);
+    for (const { name, truth, wrongs, otherwise } of table.fields) {
+      const answer = seen[name];
+      if (holds(truth, answer)) continue;
+      for (const row of wrongs)
+        if (holds(row, answer)) return told(row.says, answers, size(answer, row.of));
+      return told(otherwise, answers, answers[name]);
+    }
+  }
+
+  function verdict(table, given) {
+    const blank = Object.values(given).some(text => !text.trim() || text === "...");
+    if (blank) return "your turn: fill in all fields";
+    const found = mistake(table, given);
+    return found ? `not yet: ${found}` : `right: ${table.right}`;
+  }
+
+  function check(form) {
+    const given = Object.fromEntries(new FormData(form));
+    const told = verdict(JSON.parse(form.dataset.table), given);
+    form.querySelector("output").textContent = told;
+  }
+
+  // ---- The page ------------------------------------------------------------------------
 
   for (const form of document.querySelectorAll(".ringside-bets, .ringside-exercise")) {
     for (const input of form.querySelectorAll("input")) {
@@ -65,6 +141,24 @@
       if (form.matches(".ringside-exercise")) check(form);
     });
   }
+  const typed = document.querySelectorAll(".ringside-bets, .ringside-exercise");
+  if (typed.length) {
+    const forget = document.createElement("button");
+    forget.textContent = "Forget what I typed, on all pages";
+    forget.addEventListener("click", () => {
+      for (const form of typed) form.reset();
+      try {
+        for (const key of Object.keys(localStorage))
+          if (key.startsWith("ringside ")) localStorage.removeItem(key);
+      } catch { /* then nothing was kept */ }
+    });
+    const line = document.createElement("p");
+    line.className = "ringside-forget";
+    line.append(forget);
+    document.querySelector("article").append(line);
+  }
+  for (const wide of document.querySelectorAll("figure"))  // to scroll it by keys
+    if (wide.scrollWidth > wide.clientWidth) wide.tabIndex = 0;
   for (const fold of document.querySelectorAll(".ringside-compare"))
     fold.addEventListener("toggle", () => compare(fold));
 })();
