@@ -20,7 +20,6 @@ WHY = {  # what is wrong if the first of two lines comes after the second
     "ce": "before backward there are no gradients to divide",
     "eb": "the limit is meant for the true gradients: they must be divided first",
     "ba": "what is clipped after the step is never used",
-    "ea": "the step must not take scaled gradients",
     "ad": "update says what the scale of the next step is, so it comes last",
 }
 ONCE = {  # and which lines do not run for each piece
