@@ -1,7 +1,9 @@
 """Makes a checker of a table: what is right, and what each wrong answer has missed.
 
-A table holds data only, and mistake() says all that is done with it: a page in a
-browser can do the same.
+A table holds data only, so that a page in a browser can judge by it, too, if it does
+what mistake() and the functions below it do. The kind of a field is "int", "float",
+"bool", "str" (whatever it is), "list" (of whole numbers), "set" (the same, in any
+order), a list of words, or a pattern to match.
 """
 
 import functools
@@ -39,11 +41,12 @@ def asks(
     (truth, what to say to another answer, {wrong answer: what to say}, what to say to
     an answer of another type). A set as truth: in any order; a list: in this one. A
     wrong answer is a value, several in a tuple, a pattern of a text, Near or Outside.
-    For braces in what is said, see told().
+    For braces in what is said, see filled().
 
     All answers are `among` some words, or match a pattern. `types` is said to one that
-    is not, or has another type; `like`, an example of an answer, makes that sentence.
-    `before` has rows about several answers, ({field: answer}, what to say).
+    is not, or has another type; `like`, an example of an answer, makes that sentence;
+    without either, any type will do. `before` has rows about several answers,
+    ({field: answer}, what to say).
     """
 
     def make(asked: Callable) -> Callable:
@@ -124,7 +127,7 @@ def mistake(table: dict, answers: dict) -> str | None:
         return table["types"] if table["types"] in misfits else misfits[0]
     for row in table["before"]:
         if all(holds(where, seen[name]) for name, where in row["if"].items()):
-            return told(row["says"], answers)
+            return filled(row["says"], answers)
     for field in table["fields"]:
         name, answer = field["name"], seen[field["name"]]
         if holds(field["truth"], answer):
@@ -132,8 +135,8 @@ def mistake(table: dict, answers: dict) -> str | None:
         for row in field["wrongs"]:
             if holds(row, answer):
                 number = measured(answer, row.get("of"))
-                return told(row["says"], answers, number)
-        return told(field["otherwise"], answers, answers[name])
+                return filled(row["says"], answers, number)
+        return filled(field["otherwise"], answers, answers[name])
     return None
 
 
@@ -171,10 +174,11 @@ def measured(answer, of: str | None):
     return max(answer, default=0) if of == "max" else answer
 
 
-def told(words: str, answers: dict, answer=None) -> str:
-    """Return what is said: {} is the answer, {list} or {sorted} what is in it.
+def filled(words: str, answers: dict, answer=None) -> str:
+    """Return words with answers in place of their braces.
 
-    And {name} is another one, {name-30} what is 30 less.
+    {} is the answer, {list} or {sorted} what is in it, {name} the answer of that field,
+    and {name-30} is 30 less.
     """
     words = re.sub(r"{(\w+)-(\d+)}", lambda m: f"{answers[m[1]] - int(m[2])}", words)
     if fits(answer, "set"):
