@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from lesson import changed
-from ringside import RankFailed, check, still, torchrun
+from ringside import RankFailed, still, torchrun
 from ringside.draw import answers as drawn
 from ringside.recording import load
 from torch.utils.data import DataLoader, IterableDataset
@@ -178,45 +178,3 @@ def test_a_column_is_as_high_as_its_counts_and_the_words_say_them(step):
     assert f"39 + 49 = {event['said']} " in svg
     assert ("ten too few" in svg) == (event["said"] == 78)
     assert repr(still(recording, step)) in svg
-
-
-MISSING = {
-    (..., 3, 2): "your turn",
-    (1, 3, 2): "a: one of the changes 2 to 5",
-    (9, 3, 2): "a: answer with the number",
-    (5, 3, 2): "a: without change 5, the second epoch",
-    (4, 2, 2): "b: without change 2, each rank takes a whole batch",
-    (4, 3, 4): "c: without change 4, nobody averages",
-    ("4", 3, 2): "a whole number",
-    (4, 3, 2): "right: ",
-}
-
-
-@pytest.mark.parametrize(("answers", "says"), MISSING.items())
-def test_missing(answers, says, capsys):
-    check.missing(*answers)
-    assert says in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        ((..., 1, 12), "your turn"),
-        (("two", 1, 12), "a whole number"),
-        ((2, 1, 3), "the number of nodes"),
-        ((2, 1, 4), "on each node"),
-        ((2, 1, 7), "do not make 7"),
-        ((3, 1, 12), "nodes count from 0"),
-        ((9, 1, 12), "not of a machine"),
-        ((0, 1, 12), "rank 9 is not on node 0"),
-        ((2, 9, 12), "begin anew"),
-        ((2, 2, 12), "rank 8 is the first"),
-        ((1, 1, 12), "node 1 has ranks 4 to 7"),
-        ((2, 0, 12), "local rank 0 on that node is rank 8"),
-        ((2, 3, 12), "not number 3"),
-        ((2, 1, 12), "right: node 2"),
-    ],
-)
-def test_rank_9(answers, says, capsys):
-    check.rank_9(*answers)
-    assert says in capsys.readouterr().out

@@ -140,28 +140,6 @@ def test_the_picture_shows_what_was_recorded(ranks):
         assert [s["holds"]["w"][0][0] for s in mine] == [1, 1, 1, 1, event["w"][1]]
 
 
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        ((..., 4), "your turn"),
-        (("four", 4), "each answer is a number"),
-        ((4, 4), "first average two slopes each"),
-        ((15.5, 4), "the sum of the four means"),
-        ((6, 4), "average each share first"),
-        ((4.75, 4), "every fourth"),
-        ((1, 4), "1 is not the mean of the four means"),
-        ((3.875, 3.875), "each slope weighs the same"),
-        ((3.875, 24), "divide it by how many"),
-        ((3.875, 6), "divide by the six samples"),
-        ((3.875, 5), "5 is not the mean by count"),
-        ((3.88, 4), "right: 3.875"),
-    ],
-)
-def test_two_means(answers, says, capsys):
-    check.two_means(*answers)
-    assert says in capsys.readouterr().out
-
-
 def needs_samples(means, counts):
     return sum(m * c * c / c for m, c in zip(means, counts)) / sum(counts)
 

@@ -375,46 +375,6 @@ def test_the_six_runs_are_what_they_are_said_to_be():
     assert [len(run.never[0]) for run in runs.values()] == [3, 0, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        (("c", ..., "d"), "your turn"),
-        (("c", 2, "d"), 'one of "a" to "f"'),
-        (("c", "g", "d"), 'one of "a" to "f"'),
-        (("e", "b", "d"), "nobody shuffles there"),
-        (("b", "c", "d"), "only epoch 1 has the order of epoch 0"),
-        (("c", "f", "d"), "another seed, and all is well"),
-        (("c", "b", "a"), "that is drop_last"),
-        (("c", "c", "d"), "all rows of c are equal"),
-        (("c", "b", "d"), "right: "),
-    ],
-)
-def test_mysteries(answers, says, capsys):
-    check.mysteries(*answers)
-    assert says in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("twice", "left_out", "says"),
-    [
-        (..., [3, 5], "your turn"),
-        (6, [3, 5], "each answer is a list"),
-        ([3, 5], [3, 5], "starts over from its beginning"),
-        ([0, 1], [3, 5], "which samples stand there"),
-        ([6], [3, 5], "so 2 come twice, not 1"),
-        ([6, 9], [3, 5], "the order starts with"),
-        ([6, 2], [2, 6], "cuts the end"),
-        ([6, 2], [8, 9], "the last of the data set"),
-        ([6, 2], [], "so 2 are cut, not 0"),
-        ([6, 2], [7, 3], "the order ends with"),
-        ((2, 6), {5, 3}, "right: "),
-    ],
-)
-def test_padded(twice, left_out, says, capsys):
-    check.padded(twice, left_out)
-    assert says in capsys.readouterr().out
-
-
 def order(length, seed):
     generator = torch.Generator().manual_seed(seed)
     return torch.randperm(length, generator=generator).tolist()

@@ -192,31 +192,6 @@ def test_words_are_a_caption_and_a_line_for_each_rank():
     assert lines("All is said.") == ["All is said."]
 
 
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        ((..., 3, 10), "your turn"),
-        ((4, 1, 6), "no bucket could grow beyond its cap"),
-        ((1, 5, 16), "none takes more at 5 MiB"),
-        ((3, 2, 6), "you filled from the first weight"),
-        ((3, 3, 10), "3 is not the number of buckets"),
-        ((2, 2, 6), "you filled from the first weight"),
-        ((2, 2, 10), "so it is not full yet"),
-        ((2, 5, 10), "a bucket begins when it is full"),
-        ((2, 1, 10), "gets full with another gradient"),
-        ((2, 3, 6), "not 6: with 4 MiB in it"),
-        ((2, 3, 5), "still takes the next weight"),
-        ((2, 3, 16), "16 is all there is"),
-        ((2, 3, 12), "no bucket has 12 MiB"),
-        (("2", 3, 10), "each answer is a number"),
-        ((2, 3, 10), "right: 3 + 1 + 6 MiB"),
-    ],
-)
-def test_bucket_plan(answer, says, capsys):
-    check.bucket_plan(*answer)
-    assert says in capsys.readouterr().out
-
-
 def sums(weight, all_reduce, world_size):
     all_reduce(weight.grad)
 

@@ -312,67 +312,6 @@ def test_a_long_picture_draws_once_what_it_shows_often():
     assert "7.6s" in picture, "1.2 + 2 steps of 2 s + 2.4"
 
 
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        ((..., [], 108), "your turn"),
-        ((32, [12, 22, 32, 42], 108), "the root is rank 3"),
-        ((23, [12, 22, 32, 42], 108), "the tens say who gives"),
-        ((33, [12, 22, 32, 42], 108), "would give to rank 3"),
-        ((12, [12, 22, 32, 42], 108), "12 comes from rank 0"),
-        ((7, [12, 22, 32, 42], 108), "7 is not rank 3's piece"),
-        ((42, 12, 108), "a list, such as"),
-        (([42], [12, 22, 32, 42], 108), "one whole number"),
-        ((42, [12, 22, 32, 42], [108]), "one whole number"),
-        ((42, [30, 31, 32, 33], 108), "what rank 2 gives"),
-        ((42, [42, 32, 22, 12], 108), "in the order of ranks"),
-        ((42, [1, 2, 3, 4], 108), "ends in 2"),
-        ((42, ["a", 1, 2, 3], 108), "a list, such as"),
-        ((42, [12, 22, 32, 42], 126), "rank 2's own pieces"),
-        ((42, [12, 22, 32, 42], 10), "here pieces are added up"),
-        ((42, [12, 22, 32, 42], 100), "100 is not the sum"),
-        ((42, [12, 22, 32, 42], 108), "right: "),
-    ],
-)
-def test_rank_two(answer, says, capsys):
-    check.rank_two(*answer)
-    assert says in capsys.readouterr().out
-
-
-RIGHT = {
-    "weights": "broadcast",
-    "mean_loss": "all_reduce",
-    "predictions": "gather",
-    "own_part": "reduce_scatter",
-    "whole_again": "all_gather",
-}
-
-
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        (RIGHT | {"weights": ...}, "your turn"),
-        ({"weights": "broadcast"}, "missing a required argument: 'mean_loss'"),
-        (RIGHT | {"weights": "scatter"}, "weights: scatter gives the pieces of one"),
-        (RIGHT | {"mean_loss": "reduce"}, "mean_loss: reduce gives the sum to one"),
-        (RIGHT | {"predictions": "all_gather"}, "everyone's to all; here rank 0 alone"),
-        (
-            RIGHT | {"own_part": "all_reduce"},
-            "own_part: all_reduce gives the whole sum",
-        ),
-        (RIGHT | {"own_part": "all_to_all"}, "own_part: all_to_all gives each a piece"),
-        (RIGHT | {"whole_again": "barrier"}, "whole_again: barrier gives nobody"),
-        (RIGHT | {"weights": "send"}, "'send' is none of broadcast"),
-        (RIGHT | {"weights": 3}, "3 is none of"),
-        (RIGHT | {"weights": dist.broadcast}, "right: "),
-        (RIGHT, "right: "),
-    ],
-)
-def test_right_call(answers, says, capsys):
-    check.right_call(**answers)
-    assert says in capsys.readouterr().out
-
-
 def told(rank, mean):
     return f"mean loss {mean}" if rank == 0 else None
 

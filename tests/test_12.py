@@ -284,27 +284,6 @@ def said(capsys) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        ((30, 8, 4), "right: 30 steps"),
-        ((15, 8, 4), "not yet: 15 steps are one phase"),
-        ((32, 8, 4), "not yet: 32 would be N steps"),
-        ((31, 8, 4), "not yet: a ring of 16 does not take 31"),
-        ((30, 4, 4), "not yet: 4 steps are the halving"),
-        ((30, 16, 4), "not yet: 16 is the number of ranks: how often"),
-        ((30, 7, 4), "not yet: halve and double do not take 7"),
-        ((30, 8, 15), "not yet: 15 is a whole tensor to each"),
-        ((30, 8, 2), "not yet: 2 is about what"),
-        ((30, 8, 3), "not yet: swap_all does not send 3"),
-        ((30, 8, "4"), "not yet: each answer is a whole number"),
-    ],
-)
-def test_sixteen_ranks(answers, says, capsys):
-    check.sixteen_ranks(*answers)
-    assert said(capsys).startswith(says)
-
-
 def more(ranks):
     return math.log2(ranks) - 2 + 2 / ranks or math.nan
 

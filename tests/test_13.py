@@ -209,62 +209,6 @@ def test_the_real_one_passes_through_without_a_warning():
         torch.nn.parallel.data_parallel(layer, torch.ones(3, 2))
 
 
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        ((..., 328), "your turn"),
-        ((356, 328), "gradients of seven outputs leave too"),
-        ((184, 328), "three devices need them"),
-        ((328, 328), "leaves out the rows"),
-        ((84, 328), "leaves out the weights"),
-        ((420, 328), "counts all ten rows and outputs"),
-        ((520, 328), "520 counts device 0 too"),
-        ((390, 328), "chunk makes 3, 3, 3 and 1"),
-        ((408, 328), "scatters all ten rows"),
-        ((396, 328), "gradients of all ten outputs"),
-        ((484, 328), "the weights four times"),
-        ((384, 428), "one is on device 0 already"),
-        ((1, 328), "1 bytes do not leave device 0"),
-        ((384, 300), "outputs of seven rows arrive too"),
-        ((384, 28), "three copies of the weights arrive too"),
-        ((384, 128), "each of three devices sends all"),
-        ((384, 340), "counts all ten outputs"),
-        ((384, 440), "440 counts device 0 too"),
-        ((384, 384), "nobody asks for these"),
-        ((384, 1), "1 bytes do not reach device 0"),
-        ((384.0, 328), "whole number of bytes"),
-        ((384, 328), "right: "),
-    ],
-)
-def test_ten_rows(answer, says, capsys):
-    check.ten_rows(*answer)
-    assert says in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        ((0, ..., 0), "your turn"),
-        ((3, 9, 0), "one shell that lives on"),
-        ((12, 9, 0), "12 calls did happen"),
-        ((0, 30, 0), "went to their copies"),
-        ((0, 0, 0), "in place to device 0's buffer is kept"),
-        ((0, 3, 0), "the buffer is kept from one to the next"),
-        ((0, 10, 0), "count device 0's, three times"),
-        ((0, 1, 0), "three of the ten rows"),
-        ((0, 9, 30), "all four shells are thrown away"),
-        ((0, 9, 3), "it went to a shell"),
-        ((0, 9, 9), "puts a new tensor in a shell"),
-        ((5, 9, 0), "calls does not say 5"),
-        ((0, "9", 0), "whole number"),
-        ((0, 9, 0), "right: "),
-    ],
-)
-def test_three_forwards(answer, says, capsys):
-    check.three_forwards(*answer)
-    assert says in capsys.readouterr().out
-
-
 def test_the_answer_to_exercise_2_is_what_happens():
     class Three(nn.Module):
         def __init__(self):

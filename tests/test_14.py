@@ -102,29 +102,6 @@ def test_what_the_lesson_says_of_ddp_in_words_is_so():
     assert buffers[4:] in ([], new)
 
 
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        ((..., 50, 2.5), "your turn"),
-        ((38, 50, 2.5), "wrapping had put rank 0's 5"),
-        ((8, 50, 2.5), "two things happened to it"),
-        ((5, 50, 2.5), "never again"),
-        ((9, 50, 2.5), "not 9"),
-        ((35, 80, 2.5), "at each forward"),
-        ((35, 110, 2.5), "at each forward"),
-        ((35, 83, 2.5), "not 83"),
-        ((35, 50, 4), "rank 3's own gradient"),
-        ((35, 50, 10), "the sum"),
-        ((35, 50, 3), "not the mean"),
-        (("35", 50, 2.5), "each answer is a number"),
-        ((35, 50, 2.5), "right: "),
-    ],
-)
-def test_rank_three(answer, says, capsys):
-    check.rank_three(*answer)
-    assert says in capsys.readouterr().out
-
-
 def backward_inside(model, batches):
     for batch in batches[:-1]:
         loss = model(batch)

@@ -126,27 +126,6 @@ def test_words_say_what_each_worker_reads():
     assert sentence(Layout(made([[[]]], samples=0)), 0) == "0 reads of 0 samples."
 
 
-@pytest.mark.parametrize(
-    ("reads", "says"),
-    [
-        (..., "your turn"),
-        (4, "the answer is a list"),
-        ([1, 4, 7, 10], "shared by rank alone"),
-        ([1, 3, 5, 7, 9, 11], "shared by worker alone"),
-        ([3, 9], "there the ranks come first"),
-        ([4], "how long is the leap"),
-        ([10], "4 is the first"),
-        ([4, 12], "how many places are there"),
-        ([4, 10, 13], "there is no sample 13"),
-        ([10, 4], "right: "),
-        (range(4, 13, 6), "right: "),
-    ],
-)
-def test_worker_reads(reads, says, capsys):
-    check.worker_reads(reads)
-    assert says in capsys.readouterr().out
-
-
 def blocks(r, w, k, n, samples):
     place, size = r * n + k, samples // (w * n)
     return range(place * size, samples if place + 1 == w * n else (place + 1) * size)
@@ -183,30 +162,6 @@ def backwards(r, w, k, n, samples):
 )
 def test_stream_parts(function, says, capsys):
     check.stream_parts(function)
-    assert says in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("steps", "dropped", "says"),
-    [
-        (..., 4, "your turn"),
-        (6.0, 4, "each answer is a whole number"),
-        (2, 4, "in each, a rank gets a batch of all its workers"),
-        (24, 4, "how many by one rank?"),
-        (25, 4, "four ranks share them"),
-        (7, 4, "the incomplete round is dropped"),
-        (8, 4, "the incomplete round is dropped"),
-        (9, 4, "the incomplete round is dropped"),
-        (5, 4, "steps is not 5: a round is"),
-        (6, 0, "two rounds are 96 samples"),
-        (6, 52, "room for two rounds"),
-        (6, 1, "samples that are counted"),
-        (6, 96, "dropped is not 96"),
-        (6, 4, "right: "),
-    ],
-)
-def test_rounds(steps, dropped, says, capsys):
-    check.rounds(steps, dropped)
     assert says in capsys.readouterr().out
 
 

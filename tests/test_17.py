@@ -68,27 +68,6 @@ def sum_of(holds):
 
 
 @pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        ((4, 12, ...), "your turn"),
-        ((4.0, 12, 6), "whole number"),
-        ((1, 12, 6), "own workers differ"),
-        ((3, 12, 6), "it is the worker's"),
-        ((12, 12, 6), "all ranks draw the same number"),
-        ((5, 12, 6), "ids are 0 to 3"),
-        ((4, 6, 6), "is not the seed"),
-        ((4, 3, 6), "a number of its own"),
-        ((4, 12, 12), "have the same sum"),
-        ((4, 12, 7), "sums go from 0"),
-        ((4, 12, 6), "right: "),
-    ],
-)
-def test_dice(answers, says, capsys):
-    check.dice(*answers)
-    assert says in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
     ("function", "says"),
     [
         (lambda *place: ..., "your turn"),
@@ -116,23 +95,4 @@ def test_dice(answers, says, capsys):
 )
 def test_own_seeds(function, says, capsys):
     check.own_seeds(function)
-    assert says in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        (("equal", "own", "own", "equal", ...), "your turn"),
-        (("equal", "own", "own", "equal", "either"), 'each answer is "equal" or "own"'),
-        (("equal", "own", "own", "equal", 0), 'each answer is "equal" or "own"'),
-        (("own", "own", "own", "equal", "equal"), "order must be equal: the ranks"),
-        (("equal", "equal", "own", "equal", "equal"), "crops must be own: with"),
-        (("equal", "own", "equal", "equal", "equal"), "dropout must be own: with"),
-        (("equal", "own", "own", "own", "equal"), "split must be equal: else"),
-        (("equal", "own", "own", "equal", "own"), "steps must be equal: DDP waits"),
-        (("equal", "own", "own", "equal", "equal"), "right: "),
-    ],
-)
-def test_equal_or_own(answers, says, capsys):
-    check.equal_or_own(*answers)
     assert says in capsys.readouterr().out

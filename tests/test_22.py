@@ -249,49 +249,6 @@ def test_a_recording_that_lacks_a_weight_is_refused():
         spelt(Recording([{"step": 1, "rank": 0, "phase": "whole"}], picture="lives"))
 
 
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        ((14, 4, 2, ...), "your turn"),
-        ((14.0, 4, 2, 4), "whole number"),
-        ((18, 0, 3, 3), "were in memory only"),
-        ((15, 4, 2, 4), "does not go on from 15"),
-        ((14, 5, 2, 4), "not 5 steps are taken twice"),
-        ((14, 4, 0, 14), "how long is an epoch"),
-        ((14, 4, 3, 4), "epochs count from 0"),
-        ((14, 4, 1, 4), "not epoch 1"),
-        ((14, 4, 2, 5), "places count from 0"),
-        ((14, 4, 2, 0), "divmod"),
-        ((14, 4, 2, 4), "right: "),
-    ],
-)
-def test_after_kill(answers, says, capsys):
-    check.after_kill(*answers)
-    assert says in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        ((4, 5, "optimizer", ...), "your turn"),
-        (("4", 5, "optimizer", "save"), "an epoch is a whole number"),
-        ((5, 5, "optimizer", "save"), "the file says 4"),
-        ((0, 5, "optimizer", "save"), "it does not begin with 0"),
-        ((4, 4, "optimizer", "save"), "which one is next"),
-        ((4, 5, "sampler", "save"), "nothing is lost"),
-        ((4, 5, "rank", "save"), "torchrun tells"),
-        ((4, 5, "dice", "save"), "not_saved is"),
-        ((4, 5, "optimizer", "never"), "what is on disk"),
-        ((4, 5, "optimizer", "load"), "only reads"),
-        ((4, 5, "optimizer", 1), "lost_in is"),
-        ((4, 5, "optimizer", "save"), "right: "),
-    ],
-)
-def test_snapshot(answers, says, capsys):
-    check.snapshot(*answers)
-    assert says in capsys.readouterr().out
-
-
 def right(steps, samples, world_size, batch_size):
     """Return what exercise 3 asks for."""
     numbers = math.ceil(samples / world_size)

@@ -242,56 +242,12 @@ def test_a_recording_that_lacks_a_scale_is_refused():
         spelt(Recording([event], picture="bits"))
 
 
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        ((32, 256, ...), "your turn"),
-        ((32, 256, 6.5), "whole number"),
-        ((128, 256, 6), "right from 1 to 2"),
-        ((64, 256, 6), "right from 2 to 4"),
-        ((32, 4096, 6), "divide, by 4"),
-        ((32, 100, 6), "not 1/100"),
-        ((32, 256, 5), "half of the smallest"),
-        ((32, 256, -6), "larger"),
-        ((32, 256, 8), "is 2^-22"),
-        ((32, 256, 6), "right: "),
-    ],
-)
-def test_neighbours(answers, says, capsys):
-    check.neighbours(*answers)
-    assert says in capsys.readouterr().out
-
-
 def test_the_exercise_means_what_torch_does():
     for kind, part in (("bfloat16", 32), ("float16", 256)):
         four, more = torch.tensor([4.0, 9.0], dtype=getattr(torch, kind))
         assert (torch.nextafter(four, more) - four).item() == 1 / part
     gradient = torch.tensor(2.0**-30)
     assert [(gradient * 2**n).half().item() for n in (5, 6)] == [0, 2.0**-24]
-
-
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        (("fcebad", ...), "your turn"),
-        ((123, "fc"), "write letters"),
-        (("fcebad", "fx"), "write letters"),
-        (("fceba", "fc"), "each of the six"),
-        (("cfebad", "fc"), "backward needs a loss"),
-        (("fecbad", "fc"), "no gradients to divide"),
-        (("fcbead", "fc"), "the true gradients"),
-        (("fceabd", "fc"), "never used"),
-        (("fcebda", "fc"), "it comes last"),
-        (("fcebad", "fce"), "unscale_ needs the gradients of all pieces"),
-        (("fcebad", "fcd"), "update comes once"),
-        (("fcebad", "c"), "a forward and a backward"),
-        (("fcebad", "cf"), "in which order"),
-        (("fcebad", "fc"), "right: "),
-    ],
-)
-def test_step_order(answers, says, capsys):
-    check.step_order(*answers)
-    assert says in capsys.readouterr().out
 
 
 def right(scale, good_steps, found_inf):

@@ -181,27 +181,6 @@ def test_a_chart_of_spreads_tells_the_worst_and_the_best():
     ElementTree.fromstring(chart.svgs[0])
 
 
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        ((3.2, 0.72, ...), "your turn"),
-        ((3.2, 0.72, "156"), "each answer is a number"),
-        ((25.6, 0.72, 156), "but each takes 32 images"),
-        ((0.566, 0.72, 156), "that is the square root"),
-        ((0.1, 0.72, 156), "how many times as large is the batch"),
-        ((3.2, 0.64, 156), "it begins at 0.1, not at 0"),
-        ((3.2, 0.62, 156), "it is added to 0.1"),
-        ((3.2, 1.0, 156), "a fifth of the way"),
-        ((3.2, 0.72, 5004), "that many steps had the one machine"),
-        ((3.2, 0.72, 157), "rounded down"),
-        ((3.2, 0.72, 156), "right: "),
-    ],
-)
-def test_hour(answers, says, capsys):
-    check.hour(*answers)
-    assert says in capsys.readouterr().out
-
-
 def right(step, lr, ranks, warm_steps):
     """Return what exercise 2 asks for."""
     part = min(1, step / warm_steps) if warm_steps else 1
@@ -229,21 +208,4 @@ def right(step, lr, ranks, warm_steps):
 )
 def test_warm_up(function, says, capsys):
     check.warm_up(function)
-    assert says in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        ((True, False, True, ...), "your turn"),
-        ((True, "no", True, True), "True or False"),
-        ((False, False, True, True), "a copy of its parent"),
-        ((True, True, True, True), "a fresh interpreter"),
-        ((True, False, False, True), "that is always 8"),
-        ((True, False, True, False), "drawn from the generator"),
-        ((True, False, True, True), "right: "),
-    ],
-)
-def test_again(answers, says, capsys):
-    check.again(*answers)
     assert says in capsys.readouterr().out

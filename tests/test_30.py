@@ -343,45 +343,6 @@ def test_a_recording_that_lacks_an_end_is_refused():
         spelt(Recording([event], picture="trees"))
 
 
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        ((3, 0, 1, ...), "your turn"),
-        ((3, 0, "1", 7), "a whole number"),
-        ((1, 0, 1, 7), "all that still run"),
-        ((4, 0, 1, 7), "how many are left?"),
-        ((0, 0, 1, 7), "who still runs?"),
-        ((3, 3, 1, 7), "nobody watches"),
-        ((3, 1, 1, 7), "by hand not 1"),
-        ((3, 0, 7, 7), "its own exit code is another"),
-        ((3, 0, 0, 7), "all went well"),
-        ((3, 0, 2, 7), "that raises"),
-        ((3, 0, 1, 1), "is rank 2"),
-        ((3, 0, 1, 7), "right: "),
-    ],
-)
-def test_one_of_four(answers, says, capsys):
-    check.one_of_four(*answers)
-    assert says in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        ((True, False, False, ...), "your turn"),
-        ((True, False, False, "no"), "True or False"),
-        ((False, False, False, False), "imports the file"),
-        ((True, True, False, False), "has no notebook"),
-        ((True, False, True, False), "no name that could be looked up"),
-        ((True, False, False, True), "while the outer function runs"),
-        ((True, False, False, False), "right: "),
-    ],
-)
-def test_can_start(answers, says, capsys):
-    check.can_start(*answers)
-    assert says in capsys.readouterr().out
-
-
 def right(command: str) -> str:
     """Return what exercise 3 asks for."""
     launcher, _, behind = command.partition("job.py")
@@ -409,25 +370,6 @@ def right(command: str) -> str:
 )
 def test_migrate(function, says, capsys):
     check.migrate(function)
-    assert says in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        ((4, ...), "your turn"),
-        ((4, 2), "is a list"),
-        ((0, [2, 3]), "not visible"),
-        ((6, [2, 3]), "it is cuda:1"),
-        ((5, [2, 3]), "that is not 5"),
-        ((4, [0, 1]), "ranks 0 and 1 find"),
-        ((4, [0, 1, 2, 3]), "two ranks find theirs"),
-        ((4, [3]), "it is not [3]"),
-        ((4, [3, 2]), "right: GPU 4 is cuda:0"),
-    ],
-)
-def test_gpus(answers, says, capsys):
-    check.gpus(*answers)
     assert says in capsys.readouterr().out
 
 

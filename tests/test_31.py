@@ -93,19 +93,6 @@ def said(capsys, checker, *args, **kwargs) -> str:
     return capsys.readouterr().out.strip()
 
 
-def test_exercise_1(capsys):
-    def answer(*numbers):
-        names = ("group_of_gpu2", "first_on_gpu10", "last_on_gpu2")
-        return said(capsys, check.three_names, **dict(zip(names, numbers)))
-
-    assert answer(2, 4, 11).startswith("right")
-    assert "sorted as text" in answer(1, 8, 7)
-    assert "gives no number" in answer(0, 4, 11)
-    assert "group rank 2" in answer(2, 8, 11)
-    assert "add the ranks" in answer(2, 4, 3)
-    assert answer(..., ..., ...).startswith("your turn")
-
-
 def test_exercise_2(capsys):
     def answer(count):
         def crossing_bytes(order, nodes, size):

@@ -240,23 +240,6 @@ def test_batch_file(answer, says, capsys):
     assert says in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        ((4, 1, 4), "right: 4, 1 and 4"),
-        ((2, 1, 4), "not 2 processes"),
-        ((4, 4, 4), "who multiplies the line"),
-        ((4, 2, 4), "the second: not 2"),
-        ((4, 1, 2), "how many does srun start"),
-        ((4, 1, 8), "if each agent found a place"),
-        ((4, 1, 1), "the third: not 1"),
-    ],
-)
-def test_three_files(answers, says, capsys):
-    check.three_files(*answers)
-    assert says in capsys.readouterr().out
-
-
 def right(env):
     for ours, theirs in (("RANK", "RANK"), ("WORLD_SIZE", "SIZE")):
         env[ours] = env[f"OMPI_COMM_WORLD_{theirs}"]

@@ -143,42 +143,6 @@ def test_a_fault_that_is_not_there_is_found(tmp_path):
         torchrun(path, "--timeout", 0.5, ranks=3, quiet=True)
 
 
-@pytest.mark.parametrize(
-    ("answers", "told"),
-    [
-        ((2, 0, 3), "right"),
-        ((0, 0, 3), "it is a witness"),
-        ((2, 1, 3), "who has not raised at all"),
-        ((2, 3, 3), "rank 1 had raised"),
-        ((2, 0, 0), "whose last call"),
-        ((2, 0, 4), "no rank 4"),
-        ((2, 0, "3"), "a whole number"),
-        ((..., 0, 3), "your turn"),
-    ],
-)
-def test_who_is_guilty(answers, told, capsys):
-    check.guilty(*answers)
-    assert told in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("answers", "told"),
-    [
-        ((30, 10, 2, 0), "right"),
-        ((10, 30, 2, 0), "the other way round"),
-        ((60, 10, 2, 0), "printed its default"),
-        ((30, 30, 2, 0), "NCCL does not wait"),
-        ((30, 10, 5, 0), "a limit of its own"),
-        ((30, 10, 3, 0), "which group"),
-        ((30, 10, 2, 30), "torchrun sees that"),
-        ((30, 10, 2, 5), "what does torchrun do"),
-    ],
-)
-def test_which_limit_ends_it(answers, told, capsys):
-    check.limits(*answers)
-    assert told in capsys.readouterr().out
-
-
 def rightly(errors, world_size):
     for rank, text in errors:
         if "by peer" not in text and "Timed out" not in text:

@@ -200,47 +200,6 @@ def test_an_agent_that_ends_without_the_word_is_told(monkeypatch):
             agent.until("hello")
 
 
-@pytest.mark.parametrize(
-    ("answers", "told"),
-    [
-        ((3, 4, 10, 3), "right"),
-        ((4, 4, 10, 3), "dead already"),
-        ((0, 4, 10, 3), "are alive"),
-        ((2, 4, 10, 3), "who is still alive"),
-        ((3, 1, 10, 3), "nobody to meet"),
-        ((3, 3, 10, 3), "as many workers as there are ranks"),
-        ((3, 4, 13, 3), "in memory only"),
-        ((3, 4, 0, 3), "two times 5"),
-        ((3, 4, 10, 4), "those after 10"),
-        ((3, 4, 10, "3"), "a whole number"),
-        ((3, 4, 10, ...), "your turn"),
-    ],
-)
-def test_after_death(answers, told, capsys):
-    check.after_death(*answers)
-    assert told in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("answers", "told"),
-    [
-        ((3, 12, 4), "right"),
-        ((2, 12, 4), "a node that joins costs nothing"),
-        ((4, 12, 4), "their peers on node 2"),
-        ((5, 12, 4), "what does each cost"),
-        ((1, 12, 4), "go through a, b and c"),
-        ((3, 6, 4), "while there were four workers"),
-        ((3, 24, 4), "all workers together"),
-        ((3, 8, 4), "two workers share"),
-        ((3, 12, 3), "the crew at work fails, too"),
-        ((3, 12, 5), "each restart after it"),
-    ],
-)
-def test_budget_of(answers, told, capsys):
-    check.budget_of(*answers)
-    assert told in capsys.readouterr().out
-
-
 def rightly(deaths, steps, every):
     total = begin = 0
     for last in [*deaths, steps]:

@@ -114,22 +114,6 @@ def test_the_script_runs_unchanged_under_horovodrun(tmp_path):
     assert kept.read_bytes() == (tmp_path / "other.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("means", "told"),
-    [
-        ([6, 6, 4, 2], "right"),
-        ([6, 6, 6, 6], "still have data"),
-        ([18, 18, 12, 6], "averages"),
-        ([6, 6, 4], "four batches"),
-        ([1, 2, 3, 4], "adds 0"),
-        (..., "your turn"),
-    ],
-)
-def test_joined(means, told, capsys):
-    check.joined(means)
-    assert told in capsys.readouterr().out
-
-
 def cycles(orders, all_of=all, forget=set, sort=list):
     gone, found = set(), []
     for i in range(len(orders[0])):

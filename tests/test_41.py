@@ -170,30 +170,6 @@ def test_the_picture_shows_a_star_and_then_a_ring():
     assert "20160 bytes" in words and "8960 bytes" in words
 
 
-@pytest.mark.parametrize(
-    ("answers", "told"),
-    [
-        ((360, 120, 100), "right: 360, 120 and 100"),
-        ((300, 120, 100), "one of the six workers"),
-        ((60, 120, 100), "to each of six"),
-        ((720, 120, 100), "both ways"),
-        ((400, 120, 100), "60 for each worker"),
-        ((360, 20, 100), "the share of one server"),
-        ((360, 360, 100), "a third of the weights"),
-        ((360, 60, 100), "share out"),
-        ((360, 120, 50), "two"),
-        ((360, 120, 120), "2 models"),
-        ((360, 120, 60), "one model"),
-        ((360, 120, 7), "with N = 6"),
-        ((360, 120, "7"), "a number of MB"),
-        ((360, ..., 100), "your turn"),
-    ],
-)
-def test_boss_bytes(answers, told, capsys):
-    check.boss_bytes(*answers)
-    assert told in capsys.readouterr().out
-
-
 def rightly(log):
     seen, found = {}, []
     for what, worker in log:

@@ -2,13 +2,17 @@
 
 import inspect
 import json
+import math
 import re
 import threading
 import time
 from collections.abc import Callable
+from itertools import permutations, product
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 from ringside import check
 from ringside.check.verdict import TODO
 
@@ -21,26 +25,25 @@ CHECKERS = [
     for name, checker in vars(check).items()
     if inspect.isfunction(checker) and name not in NOT_ASKED
 ]
+OF_TABLES = [c for c in CHECKERS if hasattr(c, "table")]
 OF_FUNCTIONS = [c for c in CHECKERS if Callable in inspect.get_annotations(c).values()]
 
 
 def solutions() -> list:
-    """Return each folded solution of each notebook, as (name, code)."""
+    """Return what each fold of each notebook has checkers say, as (name, code)."""
     found = []
     for path in NOTEBOOKS:
         if path.stem == PRACTICE:  # test_35 runs them, with the page's functions
             continue
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            folded = re.findall(
-                r"<summary>Solution</summary>\s+```python\n(.*?)```",
-                "".join(cell["source"]),
-                re.DOTALL,
-            )
-            found += [
-                (f"{path.stem}-{len(found) + i}", c)
-                for i, c in enumerate(folded)
-                if "check.moved(" not in c  # test_40 runs it, on ranks
-            ]
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        text = "\n".join("".join(cell["source"]) for cell in cells)
+        fold = r"<summary>(?:Solution|Answer)</summary>(.*?)</details>"
+        for folded in re.findall(fold, text, re.DOTALL):
+            code = r"```python\n(.*?)```|`(check\.\w+\(.*?\))`"
+            for pair in re.findall(code, folded, re.DOTALL):
+                line = "".join(pair)
+                if "check." in line and "check.moved(" not in line:  # test_40 runs it
+                    found.append((f"{path.stem}-{len(found)}", line))
     return found
 
 
@@ -50,6 +53,13 @@ def solutions() -> list:
 def test_the_folded_solution_is_right(code, capsys):
     exec(code, {"check": check})
     assert capsys.readouterr().out.startswith("right: ")
+
+
+def test_a_solution_gives_all_answers_that_a_table_asks_for():
+    """So that each truth is held by a page: without one of them, nothing is right."""
+    code = "\n".join(code for _, code in solutions())
+    called = re.findall(r"check\.(\w+)\(", code)
+    assert {checker.__name__ for checker in OF_TABLES} <= {*called}
 
 
 def test_there_is_a_solution_for_each_exercise():
@@ -98,31 +108,134 @@ def returns_none(*args):
     return None
 
 
+def about(row: dict, answer) -> bool:
+    """Say whether a row of a table is about an answer."""
+    if "match" in row:
+        return re.search(row["match"], answer) is not None
+    if "outside" in row:
+        low, high = row["outside"]
+        number = {"len": len, "max": max, "": int}[row["of"]](answer)
+        return not (number if low is None else low) <= number <= high
+    if "within" in row:
+        return abs(answer - row["is"]) <= row["within"]
+    return answer == row["is"]
+
+
+def to_try(field: dict) -> list:
+    """Return answers of the right type, among them some that no row is about."""
+    kind, rows = field["kind"], [field["truth"], *field["wrongs"]]
+    if kind == "bool" or isinstance(kind, list):
+        return [False, True] if kind == "bool" else kind
+    if isinstance(kind, dict):
+        words = [*permutations("abcdef"), *product("abcdef", repeat=3)]
+        return ["", "c", "cf", "fc", *map("".join, words)]
+    found = [row["is"] for row in rows if "is" in row]
+    if kind in ("list", "set"):
+        return [*found, [1], [1, 2], [1, 2, 3], [12, 13]]
+    if kind == "str":
+        return [*found, "something else"]
+    parts = [(row, part) for row in rows for part in (-1.1, -0.9, 0.9, 1.1)]
+    found += [r["is"] + r["within"] * part for r, part in parts if "within" in r]
+    return [*found, 2, 3, 98, 99]
+
+
+def before(table: dict, answers: dict) -> bool:
+    """Say whether a row about several answers is about these."""
+    return any(
+        all(about(where, answers[name]) for name, where in row["if"].items())
+        for row in table["before"]
+    )
+
+
+@pytest.mark.parametrize("checker", OF_TABLES, ids=lambda c: c.__name__)
+def test_each_answer_gets_the_words_of_its_row(checker, capsys):
+    table = checker.table
+    fields = {field["name"]: field for field in table["fields"]}
+    right = {name: field["truth"]["is"] for name, field in fields.items()}
+    assert json.loads(json.dumps(table)) == table, "a table holds data only"
+    assert [*inspect.signature(checker).parameters] == table["takes"]
+    assert {*table["takes"]} == {*fields}
+
+    def said(**answers) -> str:
+        checker(**right | answers)
+        return capsys.readouterr().out
+
+    def says(words: str, **answers) -> None:
+        """Compare what is said, but for what stands in place of braces."""
+        parts = map(re.escape, re.split("{.*?}", f"not yet: {words}\n"))
+        assert re.fullmatch("(.+)".join(parts), said(**answers)), (words, answers)
+
+    assert said() == f"right: {table['right']}\n"
+    for row in table["before"]:
+        some = row["if"].items()
+        says(row["says"], **{n: w.get("is", 99) for n, w in some})
+    for place, (name, field) in enumerate(fields.items(), start=1):
+        assert said(**{name: ...}) == TODO + "\n"
+        types = field.get("types", table["types"])
+        if types and field["kind"] != "str":
+            says(types, **{name: object()})
+        if field["kind"] in ("list", "set"):
+            turned = said(**{name: right[name][::-1]})
+            assert turned.startswith("right: ") == (field["kind"] == "set")
+        later = {  # all wrong, and not yet looked at
+            n: next(a for a in to_try(f) if not about(f["truth"], a))
+            for n, f in [*fields.items()][place:]
+        }
+        heard = set()
+        for answer in to_try(field):
+            given = later | {name: answer}
+            if about(field["truth"], answer) or before(table, right | given):
+                continue
+            rows = [row["says"] for row in field["wrongs"] if about(row, answer)]
+            words = [*rows, field["otherwise"]][0]
+            says(words, **given)
+            heard.add(words)
+        assert heard >= {row["says"] for row in field["wrongs"]}, "a row is never said"
+
+
+@pytest.mark.parametrize("checker", OF_TABLES, ids=lambda c: c.__name__)
+def test_words_that_open_with_a_number_are_about_it(checker):
+    for field in checker.table["fields"]:
+        for row in field["wrongs"]:
+            numbers = re.findall(r"(?<![\w.^-])-?\d+(?:\.\d+)?", row["says"])
+            opens = re.match(r"(\w+: )?-?[\d.]+ (?!/|and )", row["says"])
+            if opens and type(row.get("is")) in (int, float):
+                assert row["is"] in map(float, numbers), row
+
+
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("checker", "answers", "says"),
     [
-        ((..., 8, 160), "your turn"),
-        ((3, 8, 160), "torch's reduce_scatter hands"),
-        ((2, 8, 160), "chunk 2 is complete on rank 1"),
-        ((1, 8, 160), "chunk 1 is complete on rank 0"),
-        ((0, 8, 160), "chunk 0 is complete on rank 4"),
-        ((7, 8, 160), "rank 3 does not end scatter-reduce with 7"),
-        ((4, 6, 160), "6 would do for four ranks"),
-        ((4, 8, 150), "150 would be right for four ranks"),
-        ((4, 4, 160), "one phase"),
-        ((4, 10, 160), "N steps in each phase"),
-        ((4, 8, 80), "one phase"),
-        ((4, 8, 800), "a message is one chunk"),
-        ((4, 8, 20), "one message"),
-        ((4, 8, 200), "10 messages of 20"),
-        ((4, 8, 100), "the size of the gradient"),
-        (("chunk 4", 8, 160), "each answer is a whole number"),
-        ((4, 8, 160), "right: chunk 4, 8 messages, 160 bytes"),
+        (check.rank_9, (0, 1, 12), "not yet: rank 9 is not on node 0"),
+        (check.after_moves, (7.0, 27.5, 42.5), "not yet: first: not 7: backward b"),
+        (check.four_ways, (61.1, 55.6, 66.7, 42.86), "not yet: exact is not 42.9:"),
+        (check.right_call, ("send",) * 5, "not yet: weights: 'send' is none of"),
+        (check.right_call, (dist.send,) * 5, "not yet: weights: 'send' is none of"),
+        (check.padded, ((2, 5), [3, 5]), "not yet: (2, 5) are not those that"),
+        (check.padded, ([6], [3, 5]), "not yet: 10 samples become 12, so 2 come"),
+        (check.worker_reads, (range(1, 3),), "not yet: not [1, 2]: how many"),
+        (check.worker_reads, ([13, 4],), "not yet: there is no sample 13: thirteen"),
+        (check.gpus, (4, [3, 0]), "not yet: it is not [0, 3]: which of cuda:0"),
+        (check.guilty, (9, 0, 4), "not yet: job a has ranks 0 to 3, and no rank 9"),
+        (check.neighbours, (32, 256, 8), "not yet: 2^-30 times 2^8 is 2^-22: what"),
+        (check.rank_two, (42, "x", 1.5), "not yet: scatter and reduce_scatter each"),
+        (check.rank_two, (32, [], 108), "not yet: all_to_all leaves several"),
+        (check.joined, ({2, 4, 6},), "not yet: four whole numbers"),
+        (check.rank_9, (2.0, 1, 12), "not yet: each answer is a whole number"),
+        (check.rank_9, (2, True, 12), "not yet: each answer is a whole number"),
+        (check.padded, ([2.0, 6], [3, 5]), "not yet: each answer is a list"),
+        (check.padded, (torch.tensor(2), [3]), "not yet: each answer is a list"),
+        (check.two_means, (math.nan, 4), "not yet: nan is not the mean of the"),
+        (check.step_order, (123, "fc"), "not yet: write letters from a to f"),
+        (check.step_order, ("fcebad", "fcx"), "not yet: write letters from a to f"),
+        (check.drift, (0, 1, 1, 0), "not yet: give a, b, c and d, each True or"),
     ],
 )
-def test_five_ranks(answer, says, capsys):
-    check.five_ranks(*answer)
-    assert says in capsys.readouterr().out
+def test_answers_stand_in_what_is_said_and_others_have_no_place(
+    checker, answers, says, capsys
+):
+    checker(*answers)
+    assert capsys.readouterr().out.startswith(says)
 
 
 def untouched(rank, world_size, grad, send, recv): ...

@@ -1,9 +1,11 @@
 """Checks a learner's answers: a wrong one gets the name of its mistake.
 
-Each checker is a function that returns a mistake, or None, in a file for its lesson.
-In verdict.py, says() makes it print one line, after a look at blanks and types, and
-attempt() calls a function of the learner's, whose exception is the mistake. And
-watched.py runs one on real ranks: it tells what each rank did, and who waits for whom.
+Each lesson has a file of checkers. Predictions are judged by a table of data, of which
+asks() in table.py makes a checker; a function of the learner's, by a function that
+returns a mistake, or None. In verdict.py, says() makes either print one line, after a
+look at blanks, and attempt() calls the learner's function, whose exception is the
+mistake. And watched.py runs one on real ranks: it tells what each rank did, and who
+waits for whom.
 """
 
 from .bets import bets

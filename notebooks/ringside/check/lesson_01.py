@@ -6,32 +6,38 @@ from collections.abc import Callable
 import torch
 
 from ..mailboxes import at_once
+from .table import Near, asks
 from .verdict import attempt, says
 
 
-@says(
+@asks(
     "3.875 and 4: two lone slopes weigh twice as much as the other four",
     like="by_count=2.5",
-)
-def two_means(mean_of_means: float, by_count: float) -> str | None:
-    """Check two predictions: six slopes 1, 2, 3, 4, 5, 9 on four ranks."""
-    if abs(mean_of_means - 3.875) > 0.006:
-        return {
+    mean_of_means=(
+        Near(3.875, 0.006),
+        "{} is not the mean of the four means",
+        {
             4: "4 is the mean of all six; ranks 0 and 1 first average two slopes each",
             15.5: "15.5 is the sum of the four means: divide it by the four ranks",
             6: "6 is the sum of all slopes over the four ranks; average each share"
             " first",
             4.75: "4.75 is for neighbours (1, 2), (3, 4), 5, 9: share as above, every"
             " fourth",
-        }.get(mean_of_means, f"{mean_of_means} is not the mean of the four means")
-    if by_count != 4:
-        return {
+        },
+    ),
+    by_count=(
+        4,
+        "{} is not the mean by count",
+        {
             3.875: "3.875 is the mean of the means: by count, each slope weighs the"
             " same",
             24: "24 is the sum of all slopes: divide it by how many there are",
             6: "6 is 24 over four ranks: divide by the six samples",
-        }.get(by_count, f"{by_count} is not the mean by count")
-    return None
+        },
+    ),
+)
+def two_means(mean_of_means: float, by_count: float):
+    """Check two predictions: six slopes 1, 2, 3, 4, 5, 9 on four ranks."""
 
 
 @says("every sample has the same weight")

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from ..launch import torchrun
 from ..recording import Recording
+from .table import Outside, asks
 from .verdict import attempt, ints, says
 
 SAMPLES, RANKS, EPOCHS = 11, 4, 4
@@ -18,6 +19,14 @@ RUNS = {  # how each of the runs to look at was made: options, and what is wrong
     "d": ({}, "no sampler"),
     "e": ({"shuffle": False}, None),
     "f": ({"seed": 7}, None),
+}
+LOOKS = {  # what each of them is known by
+    "a": "a leaves samples out, drawn anew in each epoch: that is drop_last",
+    "b": "in b, only epoch 1 has the order of epoch 0, and then there are new ones",
+    "c": "all rows of c are equal, and shuffled",
+    "d": "in d, every rank reads all samples, in an order of its own",
+    "e": "e repeats 0 1 2 3 ...: nobody shuffles there, so set_epoch has no say",
+    "f": "f has a new order in each epoch: another seed, and all is well",
 }
 CASES = [
     (length, rank, world_size, seed, epoch)
@@ -67,50 +76,51 @@ def run(rank: int, options: dict, fault: str | None) -> list[list[int]]:
     return epochs
 
 
-@says("c repeats one order, b is an epoch late, d shares nothing out")
-def mysteries(forgotten: str, late: str, no_sampler: str) -> str | None:
+@asks(
+    "c repeats one order, b is an epoch late, d shares nothing out",
+    types='each answer is one of "a" to "f"',
+    among="abcdef",
+    **{
+        fault: (
+            run,
+            f"{fault} is not {{}}",
+            {
+                other: f"{fault} is not {other}: {looks}"
+                for other, looks in LOOKS.items()
+                if other != run
+            },
+        )
+        for fault, run in {"forgotten": "c", "late": "b", "no_sampler": "d"}.items()
+    },
+)
+def mysteries(forgotten: str, late: str, no_sampler: str):
     """Check which of the six runs have which of three mistakes."""
-    answers = {"forgotten": forgotten, "late": late, "no_sampler": no_sampler}
-    if any(answer not in [*RUNS] for answer in answers.values()):
-        return 'each answer is one of "a" to "f"'
-    looks = {
-        "a": "a leaves samples out, drawn anew in each epoch: that is drop_last",
-        "b": "in b, only epoch 1 has the order of epoch 0, and then there are new ones",
-        "c": "all rows of c are equal, and shuffled",
-        "d": "in d, every rank reads all samples, in an order of its own",
-        "e": "e repeats 0 1 2 3 ...: nobody shuffles there, so set_epoch has no say",
-        "f": "f has a new order in each epoch: another seed, and all is well",
-    }
-    right = {"forgotten": "c", "late": "b", "no_sampler": "d"}
-    for name, answer in answers.items():
-        if answer != right[name]:
-            return f"{name} is not {answer}: {looks[answer]}"
-    return None
 
 
-@says(
+@asks(
     "6 and 2 come twice; with drop_last, 3 and 5 are left out",
     types="each answer is a list of samples, such as twice=[1, 2, 3]",
+    twice=(
+        {2, 6},
+        "{} are not those that the order starts with",
+        {
+            (3, 5): "3 and 5 come last: the order starts over from its beginning",
+            (0, 1): "0 and 1 are the first two places, but which samples stand there?",
+            Outside(2, 2, "len"): "10 samples become 12, so 2 come twice, not {}",
+        },
+    ),
+    left_out=(
+        {3, 5},
+        "{} are not those that the order ends with",
+        {
+            (2, 6): "drop_last cuts the end of the order, not its beginning",
+            (8, 9): "8 and 9 are the last of the data set: cut the end of the order",
+            Outside(2, 2, "len"): "8 of 10 samples can be shared, so 2 are cut, not {}",
+        },
+    ),
 )
-def padded(twice: list[int], left_out: list[int]) -> str | None:
+def padded(twice: list[int], left_out: list[int]):
     """Check which of ten samples four ranks read twice, or leave out with drop_last."""
-    if sorted(twice) == [3, 5]:
-        return "3 and 5 come last: the order starts over from its beginning"
-    if sorted(twice) == [0, 1]:
-        return "0 and 1 are the first two places, but which samples stand there?"
-    if len(twice) != 2:
-        return f"10 samples become 12, so 2 come twice, not {len(twice)}"
-    if sorted(twice) != [2, 6]:
-        return f"{twice} are not those that the order starts with"
-    if sorted(left_out) == [2, 6]:
-        return "drop_last cuts the end of the order, not its beginning"
-    if sorted(left_out) == [8, 9]:
-        return "8 and 9 are the last of the data set: cut the end of the order"
-    if len(left_out) != 2:
-        return f"8 of 10 samples can be shared, so 2 are cut, not {len(left_out)}"
-    if sorted(left_out) != [3, 5]:
-        return f"{left_out} are not those that the order ends with"
-    return None
 
 
 def wanted(length, rank, world_size, seed, epoch, **more) -> list[int]:

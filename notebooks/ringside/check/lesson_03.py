@@ -5,29 +5,38 @@ from collections.abc import Callable
 import torch
 
 from ..mailboxes import simulate
+from .table import asks
 from .verdict import attempt, says
 
 
-@says("chunk 4, 8 messages, 160 bytes", like="chunk=2")
-def five_ranks(chunk: int, messages: int, bytes_sent: int) -> str | None:
-    """Check three predictions: five ranks, 100 bytes, the place of rank 3."""
-    if chunk == 3:
-        ring = "the ring ends one further on"
-        return f"chunk 3 is what torch's reduce_scatter hands to rank 3; {ring}"
-    if chunk in (0, 1, 2):
-        where = f"chunk {chunk} is complete on rank {(chunk - 1) % 5}"
-        return f"{where}: rank r ends with chunk r + 1"
-    if chunk != 4:
-        return f"rank 3 does not end scatter-reduce with {chunk}"
-    if messages != 8:
-        return {
+@asks(
+    "chunk 4, 8 messages, 160 bytes",
+    like="chunk=2",
+    chunk=(
+        4,
+        "rank 3 does not end scatter-reduce with {}",
+        {
+            3: "chunk 3 is what torch's reduce_scatter hands to rank 3; the ring ends"
+            " one further on",
+            2: "chunk 2 is complete on rank 1: rank r ends with chunk r + 1",
+            1: "chunk 1 is complete on rank 0: rank r ends with chunk r + 1",
+            0: "chunk 0 is complete on rank 4: rank r ends with chunk r + 1",
+        },
+    ),
+    messages=(
+        8,
+        "{} messages is not right",
+        {
             6: "6 would do for four ranks: a phase has N - 1 steps, and N is 5",
             4: "4 messages are one phase; allgather needs as many again",
             10: "10 would be N steps in each phase; the last one brings nothing new",
             5: "5 would be N steps of one phase: it is N - 1 steps, twice",
-        }.get(messages, f"{messages} messages is not right")
-    if bytes_sent != 160:
-        return {
+        },
+    ),
+    bytes_sent=(
+        160,
+        "{} bytes is not right",
+        {
             150: "150 would be right for four ranks; a fifth of 100 bytes goes in a"
             " message",
             20: "20 bytes is one message, a fifth of 100; count all of them",
@@ -35,8 +44,11 @@ def five_ranks(chunk: int, messages: int, bytes_sent: int) -> str | None:
             800: "800 is 8 messages of 100 bytes, but a message is one chunk: 20 bytes",
             200: "200 would be 10 messages of 20 bytes: count the messages again",
             100: "100 is the size of the gradient: 8 messages of 20 bytes are more",
-        }.get(bytes_sent, f"{bytes_sent} bytes is not right")
-    return None
+        },
+    ),
+)
+def five_ranks(chunk: int, messages: int, bytes_sent: int):
+    """Check three predictions: five ranks, 100 bytes, the place of rank 3."""
 
 
 @says("all ranks hold it, and each link is used once")

@@ -4,31 +4,46 @@ from collections.abc import Callable
 
 import torch
 
+from .table import asks
 from .verdict import attempt, says
 
 
-@says("3 + 1 + 6 MiB, after three gradients, and then 2 + 4 MiB", like="buckets=2")
-def bucket_plan(buckets: float, first_after: float, largest: float) -> str | None:
-    """Check three predictions: weights of 4, 2, 6, 1 and 3 MiB, buckets of 5 MiB."""
-    if (first_after, largest) == (2, 6):
-        return "you filled from the first weight: its gradient comes last"
-    if buckets != 2:
-        return {
+@asks(
+    "3 + 1 + 6 MiB, after three gradients, and then 2 + 4 MiB",
+    like="buckets=2",
+    before=[
+        (
+            {"first_after": 2, "largest": 6},
+            "you filled from the first weight: its gradient comes last",
+        )
+    ],
+    buckets=(
+        2,
+        "{} is not the number of buckets: fill them one by one",
+        {
             4: "4 would be right if no bucket could grow beyond its cap; this one can",
             1: "1 bucket would have to wait for everything: none takes more at 5 MiB",
-        }.get(buckets, f"{buckets} is not the number of buckets: fill them one by one")
-    if first_after != 3:
-        return {
+        },
+    ),
+    first_after=(
+        3,
+        "the first bucket gets full with another gradient than that",
+        {
             2: "after two gradients the first bucket has 4 MiB, so it is not full yet",
             5: "5 is for one flat buffer: a bucket begins when it is full",
-        }.get(first_after, "the first bucket gets full with another gradient than that")
-    if largest in (5, 6):
-        return f"not {largest}: with 4 MiB in it, a bucket still takes the next weight"
-    if largest == 16:
-        return "16 is all there is: the first bucket begins before it has that"
-    if largest != 10:
-        return f"no bucket has {largest} MiB in it when it is full"
-    return None
+        },
+    ),
+    largest=(
+        10,
+        "no bucket has {} MiB in it when it is full",
+        {
+            (5, 6): "not {}: with 4 MiB in it, a bucket still takes the next weight",
+            16: "16 is all there is: the first bucket begins before it has that",
+        },
+    ),
+)
+def bucket_plan(buckets: float, first_after: float, largest: float):
+    """Check three predictions: weights of 4, 2, 6, 1 and 3 MiB, buckets of 5 MiB."""
 
 
 @says("the gradient is averaged, and the weight is left alone")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from .table import Near, asks
 from .verdict import attempt, says
 
 FLAWS = {  # of benchmarks a to d, and what shows them
@@ -12,29 +13,34 @@ FLAWS = {  # of benchmarks a to d, and what shows them
 }
 
 
-@says(
+@asks(
     "0.8 of each of four ranks is kept: 3.2 times the samples per second",
     like="efficiency=0.5",
-)
-def kept(efficiency: float, times_faster: float) -> str | None:
-    """Check two predictions: 50 ms alone, 62.5 ms on four ranks, each its own batch."""
-    known = {
-        1.25: "1.25 is how much longer a step takes: efficiency is the other way round",
-        0.2: "0.2 is 50 / (4 * 62.5): but each rank does a whole batch, not a quarter",
-        80: "80 would be percent; here efficiency is 1 if all is kept",
-    }
-    if efficiency != 0.8:
-        told = f"{efficiency} is not what is kept of the speed of one process"
-        return known.get(efficiency, told)
-    if abs(times_faster - 3.2) > 1e-9:
-        return {
+    efficiency=(
+        0.8,
+        "{} is not what is kept of the speed of one process",
+        {
+            1.25: "1.25 is how much longer a step takes: efficiency is the other way"
+            " round",
+            0.2: "0.2 is 50 / (4 * 62.5): but each rank does a whole batch, not a"
+            " quarter",
+            80: "80 would be percent; here efficiency is 1 if all is kept",
+        },
+    ),
+    times_faster=(
+        Near(3.2, 1e-9),
+        "{} is not the ratio of samples per second",
+        {
             4: "4 would be an efficiency of 1",
             0.8: "0.8 is the efficiency of each rank, and there are four of them",
             1.25: "1.25 is how much longer a step takes; four ranks do four batches in"
             " it",
             5: "5 is 4 * 1.25: the step takes longer, so it is 4 / 1.25",
-        }.get(times_faster, f"{times_faster} is not the ratio of samples per second")
-    return None
+        },
+    ),
+)
+def kept(efficiency: float, times_faster: float):
+    """Check two predictions: 50 ms alone, 62.5 ms on four ranks, each its own batch."""
 
 
 @says("compute, then 2 (N - 1) / N of the gradient")
@@ -65,13 +71,14 @@ def step_time(function: Callable) -> str | None:
     return None
 
 
-@says("other loaders, another order, a cold start, another batch")
-def flaws(a: str, b: str, c: str, d: str) -> str | None:
+@asks(
+    "other loaders, another order, a cold start, another batch",
+    types=f"give a, b, c and d, each one of {', '.join(FLAWS)}",
+    among=FLAWS,
+    **{
+        name: (flaw, f"{name} is not about {{}}: {shown}")
+        for name, (flaw, shown) in zip("abcd", FLAWS.items())
+    },
+)
+def flaws(a: str, b: str, c: str, d: str):
     """Check which flaw each of four benchmarks has."""
-    answers = a, b, c, d
-    if any(answer not in [*FLAWS] for answer in answers):
-        return f"give a, b, c and d, each one of {', '.join(FLAWS)}"
-    for name, answer, (flaw, why) in zip("abcd", answers, FLAWS.items()):
-        if answer != flaw:
-            return f"{name} is not about {answer}: {why}"
-    return None

@@ -5,35 +5,46 @@ from collections.abc import Callable
 import torch
 
 from ..mailboxes import simulate
+from .table import asks
 from .verdict import attempt, says
 
 
-@says("3, 8 and 20", types="each answer is one whole number")
-def five_talk(rank_2: int, chain_steps: int, circle_messages: int) -> str | None:
-    """Check what five ranks know and send, in the chain and in the circle."""
-    if rank_2 != 3:
-        return {
+@asks(
+    "3, 8 and 20",
+    types="each answer is one whole number",
+    rank_2=(
+        3,
+        "{}: who has told rank 2 anything in step 1?",
+        {
             6: "6 is what rank 2 has after step 2, when its own 3 has been added to 3",
             15: "15 is the sum of all, and rank 2 has it only in the way back",
             1: "1 is what rank 0 has: in step 1 it speaks to rank 1, not to rank 2",
-        }.get(rank_2, f"{rank_2}: who has told rank 2 anything in step 1?")
-    if chain_steps != 8:
-        told = f"not {chain_steps}: one message in each step, there and back"
-        return {
+        },
+    ),
+    chain_steps=(
+        8,
+        "not {}: one message in each step, there and back",
+        {
             4: "4 steps, and rank 4 has the sum; but all are to know it",
             5: "5 ranks have 4 neighbours in a row, and all are to know the sum",
             10: "10 would be a full turn there and back; a chain has no link at its"
             " end",
-        }.get(chain_steps, told)
-    if circle_messages != 20:
-        return {
+        },
+    ),
+    circle_messages=(
+        20,
+        "not {}: steps, times those who send",
+        {
             4: "4 is the number of steps; in each of them all five send",
             25: "25 is five steps; after four each has heard of all the others",
             12: "12 is for four ranks",
             5: "5 is one step; each needs the numbers of four others",
             8: "8 is the chain's",
-        }.get(circle_messages, f"not {circle_messages}: steps, times those who send")
-    return None
+        },
+    ),
+)
+def five_talk(rank_2: int, chain_steps: int, circle_messages: int):
+    """Check what five ranks know and send, in the chain and in the circle."""
 
 
 @says("each has its left neighbour's number, and nobody hangs")

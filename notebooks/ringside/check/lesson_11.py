@@ -3,14 +3,16 @@
 import re
 import threading
 from collections.abc import Callable
+from itertools import permutations
 
 import torch
 
 from .. import mailboxes
 from ..launch.failure import name
+from .table import asks
 from .verdict import says
 
-PIECES = [[10 * (rank + 1) + to for to in range(4)] for rank in range(4)]
+SEVERAL = "all_to_all leaves several whole numbers: a list, such as [10, 20]"
 NEEDS = {
     "weights": ("broadcast", "all need what rank 0 has"),
     "mean_loss": ("all_reduce", "all need the sum of all"),
@@ -31,48 +33,64 @@ INSTEAD = {
 }
 
 
-@says(
+@asks(
     "42 from the root, a piece from each, and their sum, 108",
     types="scatter and reduce_scatter each leave one whole number",
-)
-def rank_two(scatter: int, all_to_all: list, reduce_scatter: int) -> str | None:
-    """Check three predictions about rank 2 of four; the root is rank 3."""
-    if not isinstance(all_to_all, list | tuple) or {*map(type, all_to_all)} != {int}:
-        return "all_to_all leaves several whole numbers: a list, such as [10, 20]"
-    row, column = PIECES[2], [pieces[2] for pieces in PIECES]
-    if scatter != 42:
-        return {
+    before=[({"all_to_all": []}, SEVERAL)],
+    scatter=(
+        42,
+        "{} is not rank 3's piece for rank 2",
+        {
             32: "32 is rank 2's own piece for itself; the root is rank 3",
             23: "23 is what rank 1 has for rank 3: the tens say who gives",
             33: "33 is what rank 2 would give to rank 3, and rank 3 is the one that"
             " gives",
             12: "12 comes from rank 0, but the root is rank 3",
-        }.get(scatter, f"{scatter} is not rank 3's piece for rank 2")
-    if list(all_to_all) == row:
-        return f"{row} is what rank 2 gives: it gets one from each"
-    if sorted(all_to_all) == column != list(all_to_all):
-        return "the right numbers; they come in the order of ranks, 0 first"
-    if list(all_to_all) != column:
-        return f"not {list(all_to_all)}: from each rank, the piece that ends in 2"
-    if reduce_scatter != sum(column):
-        return {
-            sum(row): f"{sum(row)} is the sum of rank 2's own pieces",
+        },
+    ),
+    all_to_all=(
+        [12, 22, 32, 42],
+        "not {list}: from each rank, the piece that ends in 2",
+        {
+            (30, 31, 32, 33): "[30, 31, 32, 33] is what rank 2 gives: it gets one from"
+            " each"
+        }
+        | dict.fromkeys(
+            [*permutations([12, 22, 32, 42])][1:],
+            "the right numbers; they come in the order of ranks, 0 first",
+        ),
+        SEVERAL,
+    ),
+    reduce_scatter=(
+        108,
+        "{} is not the sum of [12, 22, 32, 42]",
+        {
+            126: "126 is the sum of rank 2's own pieces",
             10: "10 is the sum of the ranks' numbers; here pieces are added up",
-        }.get(reduce_scatter, f"{reduce_scatter} is not the sum of {column}")
-    return None
+        },
+    ),
+)
+def rank_two(scatter: int, all_to_all: list[int], reduce_scatter: int):
+    """Check three predictions about rank 2 of four; the root is rank 3."""
 
 
-@says("each need has the call that gives it, and no more")
-def right_call(weights, mean_loss, predictions, own_part, whole_again) -> str | None:
+@asks(
+    "each need has the call that gives it, and no more",
+    **{
+        need: (
+            call,
+            f"{need}: {{!r}} is none of {', '.join(INSTEAD)}",
+            {
+                other: f"{need}: {other} {gives}; here {why}"
+                for other, gives in INSTEAD.items()
+                if other != call
+            },
+        )
+        for need, (call, why) in NEEDS.items()
+    },
+)
+def right_call(weights, mean_loss, predictions, own_part, whole_again):
     """Check the names of the calls that five needs of a training job ask for."""
-    answers = weights, mean_loss, predictions, own_part, whole_again
-    for answer, (need, (call, why)) in zip(answers, NEEDS.items()):
-        name = getattr(answer, "__name__", answer)
-        if name not in INSTEAD:
-            return f"{need}: {name!r} is none of {', '.join(INSTEAD)}"
-        if name != call:
-            return f"{need}: {name} {INSTEAD[name]}; here {why}"
-    return None
 
 
 @says("all make the call, and rank 0 tells")

@@ -6,32 +6,44 @@ from math import inf, isclose, log2
 import torch
 
 from ..mailboxes import simulate
+from .table import asks
 from .verdict import Mistake, attempt, says
 
 
-@says("30 steps against 8, and 4 whole tensors", like="ring_steps=2")
-def sixteen_ranks(ring_steps: int, halving_steps: int, tensors: int) -> str | None:
-    """Check three predictions for 16 ranks."""
-    if ring_steps != 30:
-        return {
+@asks(
+    "30 steps against 8, and 4 whole tensors",
+    like="ring_steps=2",
+    ring_steps=(
+        30,
+        "a ring of 16 does not take {} steps",
+        {
             15: "15 steps are one phase of the ring; allgather takes as many again",
             32: "32 would be N steps in each phase; a phase has N - 1",
             16: "16 is the number of ranks: a phase has N - 1 steps, and there are two",
-        }.get(ring_steps, f"a ring of 16 does not take {ring_steps} steps")
-    if halving_steps != 8:
-        return {
+        },
+    ),
+    halving_steps=(
+        8,
+        "halve and double do not take {} steps",
+        {
             4: "4 steps are the halving; the doubling takes as many again",
             16: "16 is the number of ranks: how often can you halve 16?",
             32: "32 is 2 * 16: how often can you halve 16?",
-        }.get(halving_steps, f"halve and double do not take {halving_steps} steps")
-    if tensors != 4:
-        return {
+        },
+    ),
+    tensors=(
+        4,
+        "swap_all does not send {} tensors",
+        {
             15: "15 is a whole tensor to each of the others; partners add in between",
             16: "16 is the number of ranks; a rank sends a tensor in each step",
             2: "2 is about what the other two ways send; here no tensor is cut",
             8: "8 would be two phases; swap_all has one",
-        }.get(tensors, f"swap_all does not send {tensors} tensors")
-    return None
+        },
+    ),
+)
+def sixteen_ranks(ring_steps: int, halving_steps: int, tensors: int):
+    """Check three predictions for 16 ranks."""
 
 
 @says("equal at that size, for any number of ranks")

@@ -4,68 +4,85 @@ from collections.abc import Callable
 
 import torch
 
+from .table import asks
 from .verdict import attempt, says
 
 
-@says(
+@asks(
     "out 56 + 300 + 28 = 384, in 28 + 300 = 328",
     types="each answer is a whole number of bytes, such as leave=100",
+    leave=(
+        384,
+        "{} bytes do not leave device 0",
+        {
+            356: "356 is scatter and replicate; the gradients of seven outputs leave"
+            " too",
+            328: "328 leaves out the rows that are scattered: seven of 8 bytes",
+            84: "84 leaves out the weights: three devices get all of them, on every"
+            " step",
+            184: "184 has the weights once; three devices need them",
+            420: "420 counts all ten rows and outputs: three of them stay on device 0",
+            520: "520 counts device 0 too: its own share needs no copy",
+            408: "408 scatters all ten rows: three of them stay on device 0",
+            396: "396 has gradients of all ten outputs: three of them stay on device 0",
+            390: "390 is for even pieces of 2.5 rows: chunk makes 3, 3, 3 and 1",
+            484: "484 has the weights four times: device 0 has its own already",
+        },
+    ),
+    arrive=(
+        328,
+        "{} bytes do not reach device 0",
+        {
+            300: "300 is the gradients of the weights; the outputs of seven rows arrive"
+            " too",
+            28: "28 is the outputs; the gradients of three copies of the weights arrive"
+            " too",
+            128: "128 has the gradients once; each of three devices sends all of them",
+            340: "340 counts all ten outputs: three of them are on device 0 already",
+            384: "384 also counts gradients of rows: nobody asks for these",
+            440: "440 counts device 0 too: its own share needs no copy",
+            428: "428 has four gradients of the weights: one is on device 0 already",
+        },
+    ),
 )
-def ten_rows(leave: int, arrive: int) -> str | None:
+def ten_rows(leave: int, arrive: int):
     """Check two predictions: the bytes that leave and reach device 0 in a step."""
-    wrong_leave = {
-        356: "356 is scatter and replicate; the gradients of seven outputs leave too",
-        328: "328 leaves out the rows that are scattered: seven of 8 bytes",
-        84: "84 leaves out the weights: three devices get all of them, on every step",
-        184: "184 has the weights once; three devices need them",
-        420: "420 counts all ten rows and outputs: three of them stay on device 0",
-        520: "520 counts device 0 too: its own share needs no copy",
-        408: "408 scatters all ten rows: three of them stay on device 0",
-        396: "396 has gradients of all ten outputs: three of them stay on device 0",
-        390: "390 is for even pieces of 2.5 rows: chunk makes 3, 3, 3 and 1",
-        484: "484 has the weights four times: device 0 has its own already",
-    }
-    wrong_arrive = {
-        300: "300 is the gradients of the weights; the outputs of seven rows arrive"
-        " too",
-        28: "28 is the outputs; the gradients of three copies of the weights arrive"
-        " too",
-        128: "128 has the gradients once; each of three devices sends all of them",
-        340: "340 counts all ten outputs: three of them are on device 0 already",
-        384: "384 also counts gradients of rows: nobody asks for these",
-        440: "440 counts device 0 too: its own share needs no copy",
-        428: "428 has four gradients of the weights: one is on device 0 already",
-    }
-    if leave != 384:
-        return wrong_leave.get(leave, f"{leave} bytes do not leave device 0")
-    if arrive != 328:
-        return wrong_arrive.get(arrive, f"{arrive} bytes do not reach device 0")
-    return None
 
 
-@says("only what is changed in place, on device 0, is kept", like="calls=1")
-def three_forwards(calls: int, seen: int, total: int) -> str | None:
-    """Check three predictions: what a module knows after three forwards."""
-    if calls != 0:
-        return {
+@asks(
+    "only what is changed in place, on device 0, is kept",
+    like="calls=1",
+    calls=(
+        0,
+        "calls does not say {}",
+        {
             3: "3 calls would need one shell that lives on: each is thrown away",
             12: "12 calls did happen, but in shells that were thrown away",
-        }.get(calls, f"calls does not say {calls}")
-    if seen != 9:
-        return {
+        },
+    ),
+    seen=(
+        9,
+        "seen does not say {}",
+        {
             30: "30 is every row: those of other devices went to their copies",
             0: "what is added in place to device 0's buffer is kept",
             3: "3 is one forward: the buffer is kept from one to the next",
             10: "10 is one forward of all rows: count device 0's, three times",
             1: "chunk gives device 0 three of the ten rows",
-        }.get(seen, f"seen does not say {seen}")
-    if total != 0:
-        return {
+        },
+    ),
+    total=(
+        0,
+        "total does not say {}",
+        {
             9: "self.total = ... puts a new tensor in a shell, in no buffer of yours",
             30: "30 is every row: all four shells are thrown away",
             3: "3 is one forward, but it went to a shell that was thrown away",
-        }.get(total, f"total does not say {total}")
-    return None
+        },
+    ),
+)
+def three_forwards(calls: int, seen: int, total: int):
+    """Check three predictions: what a module knows after three forwards."""
 
 
 @says("rows in order, a loss for each device, and tuples")

@@ -3,32 +3,38 @@
 from collections.abc import Callable
 from contextlib import contextmanager
 
+from .table import asks
 from .verdict import attempt, says
 
 
-@says(
+@asks(
     "its weight is its own, its buffer rank 0's, its gradient everybody's",
     like="weight=5",
-)
-def rank_three(weight: float, buffer: float, gradient: float) -> str | None:
-    """Check three predictions about rank 3 of four, after a forward and a backward."""
-    if weight != 35:
-        told = f"not {weight}: rank 0's weight came first, and then 30 was added"
-        return {
+    weight=(
+        35,
+        "not {}: rank 0's weight came first, and then 30 was added",
+        {
             38: "38 is 8 + 30, but wrapping had put rank 0's 5 in place of the 8",
             8: "8 is what rank 3 began with; two things happened to it since",
             5: "weights are copied when the model is wrapped, and never again",
-        }.get(weight, told)
-    if buffer in (80, 110):
-        return "buffers are copied from rank 0 again, at each forward"
-    if buffer != 50:
-        return f"not {buffer}: what is the buffer of rank 0 before the forward?"
-    if gradient != 2.5:
-        return {
+        },
+    ),
+    buffer=(
+        50,
+        "not {}: what is the buffer of rank 0 before the forward?",
+        {(80, 110): "buffers are copied from rank 0 again, at each forward"},
+    ),
+    gradient=(
+        2.5,
+        "{} is not the mean of 1, 2, 3 and 4",
+        {
             4: "4 is rank 3's own gradient; backward ends with the same one everywhere",
             10: "10 is the sum; DDP divides it by the ranks",
-        }.get(gradient, f"{gradient} is not the mean of 1, 2, 3 and 4")
-    return None
+        },
+    ),
+)
+def rank_three(weight: float, buffer: float, gradient: float):
+    """Check three predictions about rank 3 of four, after a forward and a backward."""
 
 
 class Pretender:

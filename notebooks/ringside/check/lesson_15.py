@@ -3,38 +3,52 @@
 from collections.abc import Callable
 from itertools import product
 
+from .table import asks
 from .verdict import attempt, says
 
 KINDS = ["forward", "no_sync", "module", "backward"]
 
 
-@says(
-    "what came while DDP slept stays on its rank", like="first=5", types="give numbers"
+@asks(
+    "what came while DDP slept stays on its rank",
+    types="give numbers",
+    first=(
+        29,
+        "first: not {:g}: backward b averages, and what does a add to it?",
+        {
+            27.5: "first: 27.5 needs two averages, and only one backward found DDP"
+            " awake",
+            44: "first: 44 is all its own: a forward woke DDP, so one backward"
+            " averages",
+            42.5: "first: 42.5 averages a; which backward comes first here?",
+            25: "first: 25 is there after backward b; then backward a adds something",
+            4: "first: gradients add up: what was there before backward a?",
+        },
+    ),
+    second=(
+        27.5,
+        "second: not {:g}: there is one backward, and DDP is awake",
+        {
+            44: "second: 44 is all its own: but forward b woke DDP for the one"
+            " backward",
+            29: "second: 29 keeps a to itself: but the one backward averages all of it",
+            42.5: "second: 42.5 keeps b to itself: but forward b woke DDP",
+            25: "second: 25 leaves a out: no_sync skips the average, not the gradient",
+        },
+    ),
+    third=(
+        42.5,
+        "third: not {:g}: backward a averages; who wakes DDP for b?",
+        {
+            27.5: "third: 27.5 needs two averages, and a forward of the module wakes"
+            " nobody",
+            44: "third: 44 is all its own: but forward a woke DDP for backward a",
+            29: "third: 29 averages b: but its forward is the module's",
+        },
+    ),
 )
-def after_moves(first: float, second: float, third: float) -> str | None:
+def after_moves(first: float, second: float, third: float):
     """Check three predictions about rank 3 of four, after some moves."""
-    if first != 29:
-        return "first: " + {
-            27.5: "27.5 needs two averages, and only one backward found DDP awake",
-            44: "44 is all its own: a forward woke DDP, so one backward averages",
-            42.5: "42.5 averages a; which backward comes first here?",
-            25: "25 is there after backward b; then backward a adds something",
-            4: "gradients add up: what was there before backward a?",
-        }.get(first, f"not {first:g}: backward b averages, and what does a add to it?")
-    if second != 27.5:
-        return "second: " + {
-            44: "44 is all its own: but forward b woke DDP for the one backward",
-            29: "29 keeps a to itself: but the one backward averages all of it",
-            42.5: "42.5 keeps b to itself: but forward b woke DDP",
-            25: "25 leaves a out: no_sync skips the average, not the gradient",
-        }.get(second, f"not {second:g}: there is one backward, and DDP is awake")
-    if third != 42.5:
-        return "third: " + {
-            27.5: "27.5 needs two averages, and a forward of the module wakes nobody",
-            44: "44 is all its own: but forward a woke DDP for backward a",
-            29: "29 averages b: but its forward is the module's",
-        }.get(third, f"not {third:g}: backward a averages; who wakes DDP for b?")
-    return None
 
 
 def right(moves: list[str]) -> list[bool]:
@@ -81,21 +95,13 @@ def averages(function: Callable) -> str | None:
     return None
 
 
-DRIFTS = {  # which trainings have different gradients on the ranks, and why
-    "a": (False, "both forwards come before the one backward, which averages the sum"),
-    "b": (True, "no forward has come since the first backward, so the second is alone"),
-    "c": (True, "the same seed gives equal weights, but DDP has them not on its list"),
-    "d": (False, "each backward has a forward of its own right before it"),
-}
-
-
-@says("awake, and on the list: else a gradient stays on its rank")
-def drift(a: bool, b: bool, c: bool, d: bool) -> str | None:
+@asks(
+    "awake, and on the list: else a gradient stays on its rank",
+    types="give a, b, c and d, each True or False",
+    a=(False, "a: both forwards come before the one backward, which averages the sum"),
+    b=(True, "b: no forward has come since the first backward, so the second is alone"),
+    c=(True, "c: the same seed gives equal weights, but DDP has them not on its list"),
+    d=(False, "d: each backward has a forward of its own right before it"),
+)
+def drift(a: bool, b: bool, c: bool, d: bool):
     """Check in which of four trainings the ranks get different gradients."""
-    answers = {"a": a, "b": b, "c": c, "d": d}
-    if any(type(answer) is not bool for answer in answers.values()):
-        return "give a, b, c and d, each True or False"
-    for name, (wanted, reason) in DRIFTS.items():
-        if answers[name] != wanted:
-            return f"{name}: {reason}"
-    return None

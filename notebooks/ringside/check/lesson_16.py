@@ -4,33 +4,32 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import product
 
+from .table import Outside, asks
 from .verdict import attempt, ints, says
 
 CASES = list(product((1, 3, 4), (2, 1, 3), (11, 24, 2, 0)))  # ranks, workers, samples
 
 
-@says(
+@asks(
     "it skips four, and takes one in every six: 4 and 10",
     types="the answer is a list of samples, such as reads=[1, 2, 3]",
+    reads=(
+        {4, 10},
+        "not {list}: how many places are there, and which is its own?",
+        {
+            (1, 4, 7, 10): "that is shared by rank alone, so both workers of rank 1"
+            " read it",
+            (1, 3, 5, 7, 9, 11): "that is shared by worker alone, so all ranks read it",
+            (3, 9): "3 is worker 1 of rank 0's in the script: there the ranks come"
+            " first",
+            (4,): "it starts well; how long is the leap, and where does it end?",
+            (10,): "it skips four samples, and 4 is the first that it takes",
+            Outside(None, 12, "max"): "there is no sample {}: thirteen pass, 0 to 12",
+        },
+    ),
 )
-def worker_reads(reads: list[int]) -> str | None:
+def worker_reads(reads: list[int]):
     """Check what worker 1 of 2, of rank 1 of 3, reads of thirteen samples."""
-    found = sorted(reads)
-    if found == [1, 4, 7, 10]:
-        return "that is shared by rank alone, so both workers of rank 1 read it"
-    if found == [1, 3, 5, 7, 9, 11]:
-        return "that is shared by worker alone, so all ranks read it"
-    if found == [3, 9]:
-        return "3 is worker 1 of rank 0's in the script: there the ranks come first"
-    if found == [4]:
-        return "it starts well; how long is the leap, and where does it end?"
-    if found == [10]:
-        return "it skips four samples, and 4 is the first that it takes"
-    if found and found[-1] > 12:
-        return f"there is no sample {found[-1]}: thirteen pass, 0 to 12"
-    if found != [4, 10]:
-        return f"not {[*reads]}: how many places are there, and which is its own?"
-    return None
 
 
 @says(f"each sample once, evenly, {len(CASES)} times")
@@ -79,25 +78,29 @@ def unfair(parts: dict[tuple[int, int], list[int]], samples: int) -> str | None:
     return None
 
 
-@says(
+@asks(
     "two rounds of 48 samples, and three steps for each rank in a round",
     like="steps=12",
-)
-def rounds(steps: int, dropped: int) -> str | None:
-    """Check the steps of a rank: 100 samples, 4 ranks, 3 workers, batches of 4."""
-    if steps in (7, 8, 9):
-        return "those are too many: the incomplete round is dropped, by all workers"
-    if steps != 6:
-        return {
+    steps=(
+        6,
+        "steps is not {}: a round is 4 x 3 batches of 4 samples",
+        {
+            (7, 8, 9): "those are too many: the incomplete round is dropped, by all"
+            " workers",
             2: "there are two rounds; in each, a rank gets a batch of all its workers",
             24: "24 batches are read by all ranks together; how many by one rank?",
             25: "100 samples make 25 batches, but four ranks share them",
-        }.get(steps, f"steps is not {steps}: a round is 4 x 3 batches of 4 samples")
-    if dropped != 4:
-        asks = "how many of 100 are left after two rounds?"
-        return {
+        },
+    ),
+    dropped=(
+        4,
+        "dropped is not {}: how many of 100 are left after two rounds?",
+        {
             0: "two rounds are 96 samples, and 100 pass",
             52: "there is room for two rounds in 100 samples, not for one only",
             1: "it is samples that are counted here, not batches",
-        }.get(dropped, f"dropped is not {dropped}: {asks}")
-    return None
+        },
+    ),
+)
+def rounds(steps: int, dropped: int):
+    """Check the steps of a rank: 100 samples, 4 ranks, 3 workers, batches of 4."""

@@ -3,42 +3,47 @@
 from collections.abc import Callable
 from itertools import product
 
+from .table import asks
 from .verdict import Mistake, attempt, says
 
 CASES = [(1, 1), (4, 2), (3, 4), (8, 1), (2, 16)]  # ranks, and workers for each
 EPOCHS = 4
-DRAWS = {  # what is drawn at random, and why with equal dice, or not
-    "order": "the ranks share one order: in two orders, samples get lost",
-    "crops": "with equal dice, four ranks crop their samples in the same way",
-    "dropout": "with equal dice, all ranks switch off the same units",
-    "split": "else a rank trains on what another one tests with",
-    "steps": "DDP waits in each step for the gradients of every rank",
+DRAWS = {  # what is drawn at random: with equal dice or with its own, and why
+    "order": ("equal", "the ranks share one order: in two orders, samples get lost"),
+    "crops": ("own", "with equal dice, four ranks crop their samples in the same way"),
+    "dropout": ("own", "with equal dice, all ranks switch off the same units"),
+    "split": ("equal", "else a rank trains on what another one tests with"),
+    "steps": ("equal", "DDP waits in each step for the gradients of every rank"),
 }
 
 
-@says("4, 12 and 6: many pairs of rank and worker have one sum", like="same_seed=12")
-def dice(same_seed: int, seed_plus_rank: int, rank_plus_worker: int) -> str | None:
+@asks(
+    "4, 12 and 6: many pairs of rank and worker have one sum",
+    like="same_seed=12",
+    same_seed=(
+        4,
+        "same_seed is not {}: the ids are 0 to 3, and all draw one number",
+        {
+            1: "a worker's seed is what was drawn plus its id, so a rank's own workers"
+            " differ",
+            3: "it isn't the rank that makes the difference here, it is the worker's"
+            " id",
+            12: "all ranks draw the same number, so worker 0 of each has one seed",
+        },
+    ),
+    seed_plus_rank=(
+        12,
+        "seed_plus_rank is not {}: each rank draws a number of its own",
+        {6: "what is drawn is not the seed 7 + r: three draws lie far apart"},
+    ),
+    rank_plus_worker=(
+        6,
+        "rank_plus_worker is not {}: sums go from 0 to 2 + 3",
+        {12: "rank 0's worker 1 and rank 1's worker 0 have the same sum"},
+    ),
+)
+def dice(same_seed: int, seed_plus_rank: int, rank_plus_worker: int):
     """Check how many different throws twelve workers make, seeded in three ways."""
-    if same_seed == 1:
-        why = "so a rank's own workers differ"
-        return f"a worker's seed is what was drawn plus its id, {why}"
-    if same_seed == 3:
-        return "it isn't the rank that makes the difference here, it is the worker's id"
-    if same_seed == 12:
-        return "all ranks draw the same number, so worker 0 of each has one seed"
-    if same_seed != 4:
-        why = "the ids are 0 to 3, and all draw one number"
-        return f"same_seed is not {same_seed}: {why}"
-    if seed_plus_rank == 6:
-        return "what is drawn is not the seed 7 + r: three draws lie far apart"
-    if seed_plus_rank != 12:
-        why = "each rank draws a number of its own"
-        return f"seed_plus_rank is not {seed_plus_rank}: {why}"
-    if rank_plus_worker == 12:
-        return "rank 0's worker 1 and rank 1's worker 0 have the same sum"
-    if rank_plus_worker != 6:
-        return f"rank_plus_worker is not {rank_plus_worker}: sums go from 0 to 2 + 3"
-    return None
 
 
 @says(f"no two workers have one seed, in {EPOCHS} epochs, {len(CASES)} times")
@@ -80,16 +85,14 @@ def shared(one: tuple[int, int, int], other: tuple[int, int, int], seed: int) ->
     return f"in epochs {e} and {epoch}, {who}: leave room for all of an epoch"
 
 
-@says("what all must agree on is equal; what varies the data or the model is own")
-def equal_or_own(
-    order: str, crops: str, dropout: str, split: str, steps: str
-) -> str | None:
+@asks(
+    "what all must agree on is equal; what varies the data or the model is own",
+    types='each answer is "equal" or "own"',
+    among=("equal", "own"),
+    **{
+        name: (right, f"{name} must be {right}: {why}")
+        for name, (right, why) in DRAWS.items()
+    },
+)
+def equal_or_own(order: str, crops: str, dropout: str, split: str, steps: str):
     """Check which random choices must be equal on all ranks, and which its own."""
-    answers = order, crops, dropout, split, steps
-    if any(answer not in ("equal", "own") for answer in answers):
-        return 'each answer is "equal" or "own"'
-    for answer, (name, why) in zip(answers, DRAWS.items()):
-        right = "own" if name in ("crops", "dropout") else "equal"
-        if answer != right:
-            return f"{name} must be {right}: {why}"
-    return None

@@ -1,9 +1,9 @@
 """Checks the answers of BatchNorm."""
 
 from collections.abc import Callable
-from functools import partial
 from math import isclose, isnan
 
+from .table import Near, asks
 from .verdict import attempt, read, says
 
 CASES = [  # samples, by rank
@@ -13,35 +13,40 @@ CASES = [  # samples, by rank
     [[4, 8], [], [1]],
 ]
 pair = read("a mean and a variance", float, float)
-near = partial(isclose, abs_tol=0.004)  # right, but for rounding
 
 
-@says(
+@asks(
     "0.1 of its own mean, 0.9 of rank 0's; in evaluation, rank 0's alone",
     like="after_one=1.5",
-)
-def running_means(after_one: float, after_two: float, evaluation: float) -> str | None:
-    """Check the running mean of rank 1 of two, whose means are 3 and 15."""
-    if not near(after_one, 1.5):
-        return {
+    after_one=(
+        Near(1.5, 0.004),
+        "after_one is not {}: 0.9 x 0 + 0.1 x its own mean",
+        {
             15: "15 is the mean that rank 1 subtracts; it keeps 0.1 of it",
             0.3: "0.3 is what rank 0 has; rank 1 keeps 0.1 of its own mean",
             0.9: "0.9 is 0.1 of the joined mean; plain BatchNorm joins nothing",
-        }.get(after_one, f"after_one is not {after_one}: 0.9 x 0 + 0.1 x its own mean")
-    if not near(after_two, 1.77):
-        told = f"after_two is not {after_two}: 0.9 x what was copied, and then?"
-        return {
+        },
+    ),
+    after_two=(
+        Near(1.77, 0.004),
+        "after_two is not {}: 0.9 x what was copied, and then?",
+        {
             2.85: "2.85 begins with rank 1's own 1.5, but forward 2 copies rank 0's",
             0.57: "0.57 is what rank 0 has after two forwards",
-        }.get(after_two, told)
-    if not near(evaluation, 0.57):
-        told = f"evaluation is not {evaluation}: whose running mean is copied?"
-        return {
+        },
+    ),
+    evaluation=(
+        Near(0.57, 0.004),
+        "evaluation is not {}: whose running mean is copied?",
+        {
             1.77: "a forward in evaluation copies as well, before it subtracts",
             15: "15 is the mean of the batch; evaluation takes the running mean",
             3: "3 is the mean of a batch; evaluation takes the running mean",
-        }.get(evaluation, told)
-    return None
+        },
+    ),
+)
+def running_means(after_one: float, after_two: float, evaluation: float):
+    """Check the running mean of rank 1 of two, whose means are 3 and 15."""
 
 
 def spread(samples: list[float]) -> tuple[float, float]:
@@ -83,29 +88,37 @@ def wrong_variance(variance: float, right: float, inside: float) -> str:
     return f"the variance is {right:g}, not {variance:g}"
 
 
-@says(
+@asks(
     "two calls a layer; 2 C + 1 numbers forward, 2 C backward, for 448 channels",
     like="calls=6",
-)
-def what_it_sends(calls: int, forward: int, backward: int) -> str | None:
-    """Check what three converted layers with 64, 128 and 256 channels add to a step."""
-    if calls != 6:
-        return {
+    calls=(
+        6,
+        "not {} calls: two for each of three layers",
+        {
             3: "3 would be one call a layer; backward needs a call, too",
             2: "each layer makes its own calls, when its turn comes",
             896: "a call takes all channels of a layer",
-        }.get(calls, f"not {calls} calls: two for each of three layers")
-    if forward != 899:
-        return {
+        },
+    ),
+    forward=(
+        899,
+        "forward is not {}: 2 C + 1 numbers for C channels",
+        {
             896: "each layer also sends its count, once for all channels",
             897: "each of the three layers sends a count",
             448: "two numbers for each channel: a mean, and 1 / standard deviation",
             1344: "the count is the same for all channels, so it goes once a layer",
-        }.get(forward, f"forward is not {forward}: 2 C + 1 numbers for C channels")
-    if backward != 896:
-        return {
+        },
+    ),
+    backward=(
+        896,
+        "backward is not {}: 2 C numbers for C channels",
+        {
             899: "backward sends no counts: they are known from the forward",
             448: "two sums for each channel",
             1344: "two sums for each channel, not three",
-        }.get(backward, f"backward is not {backward}: 2 C numbers for C channels")
-    return None
+        },
+    ),
+)
+def what_it_sends(calls: int, forward: int, backward: int):
+    """Check what three converted layers with 64, 128 and 256 channels add to a step."""

@@ -3,52 +3,64 @@
 from collections.abc import Callable
 from itertools import chain
 
+from .table import Near, asks
 from .verdict import Mistake, attempt, says
 
 CASES = [(7, 3), (11, 4), (8, 4), (5, 1), (3, 8), (0, 2)]  # samples, and ranks
-EXACT, RANKS = 400 / 7, (100 / 3, 100, 50)  # of seven samples, and of each of 3 ranks
-METRICS = {  # and why few numbers of each rank do, or not
-    "recall": "the samples of class 1 that are found, and all of class 1: two sums",
-    "median": "the middle of all may be the smallest of one rank",
-    "auc": "the two samples of a pair may lie on two ranks",
-    "largest": "the largest of the ranks' largest: an all-reduce with MAX",
-    "root": "sum the squares and the samples; the root comes last",
+METRICS = {  # whether few numbers of each rank do, and why
+    "recall": (
+        "few",
+        "the samples of class 1 that are found, and all of class 1: two sums",
+    ),
+    "median": ("all", "the middle of all may be the smallest of one rank"),
+    "auc": ("all", "the two samples of a pair may lie on two ranks"),
+    "largest": ("few", "the largest of the ranks' largest: an all-reduce with MAX"),
+    "root": ("few", "sum the squares and the samples; the root comes last"),
 }
+WAYS = "mean_of_means", "padded", "drop_last", "exact"
 
 
-@says(
+def percent(right: float, of: float) -> Near:
+    """Return the percent of what is right, rounded to a tenth at most."""
+    return Near(100 * right / of, 0.1)
+
+
+@asks(
     "61.1, 55.6, 66.7 and 57.1%",
     types="each answer is a number of percent, such as exact=12.5",
+    before=[
+        (
+            dict.fromkeys(WAYS, Near(0.5, 0.5)),  # all from 0 to 1
+            "in percent, please: a half is 50",
+        )
+    ],
+    exact=(percent(4, 7), "exact is not {:.1f}: four of seven are right"),
+    mean_of_means=(
+        Near((100 / 3 + 100 + 50) / 3, 0.1),
+        "the mean of means: the ranks have 1 of 3, 2 of 2 and 1 of 2",
+        {
+            percent(4, 7): "the mean of means is not exact: a share of two counts as"
+            " one of three"
+        },
+    ),
+    padded=(
+        percent(5, 9),
+        "padded is not {:.1f}: nine tests, with samples 0 and 1 twice",
+        {
+            percent(6, 9): "padded: the model is wrong on sample 0 each time that it is"
+            " tested",
+            percent(4, 9): "padded: samples 0 and 1 come again, and the model is right"
+            " on 1",
+        },
+    ),
+    drop_last=(
+        percent(4, 6),
+        "drop_last is not {:.1f}: samples 0 to 5 are tested",
+        {percent(3, 6): "drop_last drops sample 6, and the model is wrong on it"},
+    ),
 )
-def four_ways(
-    mean_of_means: float, padded: float, drop_last: float, exact: float
-) -> str | None:
+def four_ways(mean_of_means: float, padded: float, drop_last: float, exact: float):
     """Check which accuracy three ranks find for seven samples, in four ways."""
-    answers = mean_of_means, padded, drop_last, exact
-    if all(0 <= answer <= 1 for answer in answers):
-        return "in percent, please: a half is 50"
-    if not near(exact, EXACT):
-        return f"exact is not {exact:.1f}: four of seven are right"
-    if near(mean_of_means, EXACT):
-        return "the mean of means is not exact: a share of two counts as one of three"
-    if not near(mean_of_means, sum(RANKS) / 3):
-        return "the mean of means: the ranks have 1 of 3, 2 of 2 and 1 of 2"
-    if near(padded, 100 * 6 / 9):
-        return "padded: the model is wrong on sample 0 each time that it is tested"
-    if near(padded, 100 * 4 / 9):
-        return "padded: samples 0 and 1 come again, and the model is right on 1"
-    if not near(padded, 100 * 5 / 9):
-        return f"padded is not {padded:.1f}: nine tests, with samples 0 and 1 twice"
-    if near(drop_last, 100 * 3 / 6):
-        return "drop_last drops sample 6, and the model is wrong on it"
-    if not near(drop_last, 100 * 4 / 6):
-        return f"drop_last is not {drop_last:.1f}: samples 0 to 5 are tested"
-    return None
-
-
-def near(one: float, other: float) -> bool:
-    """Say whether two numbers of percent are the same when rounded to a tenth."""
-    return abs(one - other) < 0.1
 
 
 @says(f"the order of the data set, {len(CASES)} times")
@@ -91,16 +103,14 @@ def slip(answer: list, texts: list[str], lists: list[list[str]]) -> str:
     return "these are not the texts that the ranks gave"
 
 
-@says("sums, counts and a largest number are few; a rank among all needs all")
-def few_or_all(
-    recall: str, median: str, auc: str, largest: str, root: str
-) -> str | None:
+@asks(
+    "sums, counts and a largest number are few; a rank among all needs all",
+    types='each answer is "few" or "all"',
+    among=("few", "all"),
+    **{
+        name: (right, f"{name} needs {right}: {why}")
+        for name, (right, why) in METRICS.items()
+    },
+)
+def few_or_all(recall: str, median: str, auc: str, largest: str, root: str):
     """Check for which metrics a few numbers of each rank are enough."""
-    answers = recall, median, auc, largest, root
-    if any(answer not in ("few", "all") for answer in answers):
-        return 'each answer is "few" or "all"'
-    for answer, (name, why) in zip(answers, METRICS.items()):
-        right = "all" if name in ("median", "auc") else "few"
-        if answer != right:
-            return f"{name} needs {right}: {why}"
-    return None

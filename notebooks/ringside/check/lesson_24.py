@@ -1,8 +1,10 @@
 """Checks the answers of precision."""
 
+import re
 from collections.abc import Callable
 from itertools import product
 
+from .table import asks
 from .verdict import attempt, read, says
 
 LINES = {
@@ -13,61 +15,80 @@ LINES = {
     "e": "unscale_",
     "f": "the forward",
 }
-ORDER, EACH = "fcebad", "fc"
 WHY = {  # what is wrong if the first of two lines comes after the second
     "fc": "backward needs a loss",
     "ce": "before backward there are no gradients to divide",
     "eb": "the limit is meant for the true gradients: they must be divided first",
     "ba": "what is clipped after the step is never used",
-    "ea": "the step must not take scaled gradients",
     "ad": "update says what the scale of the next step is, so it comes last",
 }
+ONCE = {  # and which lines do not run for each piece
+    "needs the gradients of all pieces: once, at the end": "be",
+    "comes once: all pieces make one step, with one scale": "ad",
+}
+TWICE_OR_NEVER = re.compile(r"(.).*\1|^.{0,5}$")
+NOT_BOTH = re.compile("^(f*|c*)$")
 CASES = list(product((1.0, 1024.0), (0, 1, 2), (False, True)))
 pair = read("a scale and a number", float, int)
 
 
-@says("1/32, 1/256, and 2 to the power 6: 2^-30 becomes 2^-24", like="exponent=3")
-def neighbours(bf16_part: int, fp16_part: int, exponent: int) -> str | None:
+@asks(
+    "1/32, 1/256, and 2 to the power 6: 2^-30 becomes 2^-24",
+    like="exponent=3",
+    **{
+        f"{name}_part": (
+            part,
+            f"{name}: not 1/{{}}: 1/{4 * part} doubles at 2, and again at 4",
+            {
+                4 * part: f"{name}: 1/{4 * part} is right from 1 to 2; from 4 to 8 it"
+                " is more",
+                2 * part: f"{name}: 1/{2 * part} is right from 2 to 4; at 4 it doubles"
+                " again",
+                16 * part: f"{name}: the distance grows with the numbers, so divide,"
+                " by 4",
+            },
+        )
+        for name, part in (("bf16", 32), ("fp16", 256))
+    },
+    exponent=(
+        6,
+        "2^-30 times 2^{} is 2^{exponent-30}: what must it be?",
+        {
+            5: "2^-30 times 2^5 is 2^-25, half of the smallest number: it becomes 0",
+            -6: "the scale must make the gradient larger",
+        },
+    ),
+)
+def neighbours(bf16_part: int, fp16_part: int, exponent: int):
     """Check how far apart neighbours are from 4 to 8, and which scale is enough."""
-    for name, part, at_one in (("bf16", bf16_part, 128), ("fp16", fp16_part, 1024)):
-        if part == at_one:
-            return f"{name}: 1/{at_one} is right from 1 to 2; from 4 to 8 it is more"
-        if part == at_one // 2:
-            return f"{name}: 1/{part} is right from 2 to 4; at 4 it doubles again"
-        if part == at_one * 4:
-            return f"{name}: the distance grows with the numbers, so divide, by 4"
-        if part != at_one // 4:
-            return f"{name}: not 1/{part}: 1/{at_one} doubles at 2, and again at 4"
-    if exponent == 5:
-        return "2^-30 times 2^5 is 2^-25, half of the smallest number: it becomes 0"
-    if exponent == -6:
-        return "the scale must make the gradient larger"
-    if exponent != 6:
-        return f"2^-30 times 2^{exponent} is 2^{exponent - 30}: what must it be?"
-    return None
 
 
-@says("the pieces share a scale, and the true gradients are clipped")
-def step_order(order: str, for_each_piece: str) -> str | None:
+@asks(
+    "the pieces share a scale, and the true gradients are clipped",
+    types='write letters from a to f, such as order="abcdef"',
+    among=re.compile("[a-f]*"),
+    order=(
+        "fcebad",
+        "order must have each of the six letters once",
+        {TWICE_OR_NEVER: "order must have each of the six letters once"}
+        | {
+            re.compile(f"{b}.*{a}"): f"{LINES[b]} before {LINES[a]}: {why}"
+            for (a, b), why in WHY.items()
+        },
+    ),
+    for_each_piece=(
+        "fc",
+        "in which order do a piece's lines run?",
+        {
+            re.compile(f"^[fc]*{line}"): f"{LINES[line]} {why}"
+            for why, lines in ONCE.items()
+            for line in lines
+        }
+        | {NOT_BOTH: "each piece has a forward and a backward of its own"},
+    ),
+)
+def step_order(order: str, for_each_piece: str):
     """Check the order of a step's lines, and which of them run for each piece."""
-    for answer in (order, for_each_piece):
-        if not isinstance(answer, str) or set(answer) - set(LINES):
-            return 'write letters from a to f, such as order="abcdef"'
-    if sorted(order) != sorted(LINES):
-        return "order must have each of the six letters once"
-    for early, late in WHY:
-        if order.index(early) > order.index(late):
-            return f"{LINES[late]} before {LINES[early]}: {WHY[early + late]}"
-    for line in for_each_piece:
-        if line in "be":
-            return f"{LINES[line]} needs the gradients of all pieces: once, at the end"
-        if line in "ad":
-            return f"{LINES[line]} comes once: all pieces make one step, with one scale"
-    if set(for_each_piece) != set(EACH):
-        return "each piece has a forward and a backward of its own"
-    if for_each_piece != EACH:
-        return "in which order do a piece's lines run?"
-    return None
 
 
 @says(f"it scales as GradScaler does, {len(CASES)} times")

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from .verdict import attempt, fits, says
+from .table import asks
+from .verdict import attempt, says
 
 WHERE = {  # a function may stand, and why a new process finds it, or not
     "in_a_file": "the new process imports the file, and finds the name in it",
@@ -20,47 +21,48 @@ CASES = {  # the words behind the launcher: the old ones, and the new ones
 }
 
 
-@says(
+@asks(
     "launchers end the three others, and nobody does by hand",
     like="ended_by_torchrun=2",
+    ended_by_torchrun=(
+        3,
+        "torchrun does not end {}: who still runs?",
+        {
+            1: "the agent does not end one rank, but all that still run",
+            4: "rank 2 has ended by itself: how many are left?",
+        },
+    ),
+    ended_by_hand=(
+        0,
+        "by hand not {}: who would end them?",
+        {3: "who would end them? By hand, nobody watches"},
+    ),
+    code_of_torchrun=(
+        1,
+        "not {}: torchrun is a Python program that raises",
+        {
+            7: "7 is in what torchrun says, but its own exit code is another one",
+            0: "0 would say that all went well",
+        },
+    ),
+    code_by_hand=(7, "not {}: by hand, the process that you started is rank 2"),
 )
 def one_of_four(
     ended_by_torchrun: int, ended_by_hand: int, code_of_torchrun: int, code_by_hand: int
-) -> str | None:
+):
     """Check what follows when rank 2 of 4 ends with exit code 7."""
-    if ended_by_torchrun == 1:
-        return "the agent does not end one rank, but all that still run"
-    if ended_by_torchrun == 4:
-        return "rank 2 has ended by itself: how many are left?"
-    if ended_by_torchrun != 3:
-        return f"torchrun does not end {ended_by_torchrun}: who still runs?"
-    if ended_by_hand == 3:
-        return "who would end them? By hand, nobody watches"
-    if ended_by_hand != 0:
-        return f"by hand not {ended_by_hand}: who would end them?"
-    if code_of_torchrun == 7:
-        return "7 is in what torchrun says, but its own exit code is another one"
-    if code_of_torchrun == 0:
-        return "0 would say that all went well"
-    if code_of_torchrun != 1:
-        return f"not {code_of_torchrun}: torchrun is a Python program that raises"
-    if code_by_hand != 7:
-        return f"not {code_by_hand}: by hand, the process that you started is rank 2"
-    return None
 
 
-@says("only a function that a file holds under its name can be found there")
-def can_start(
-    in_a_file: bool, in_a_cell: bool, a_lambda: bool, in_a_function: bool
-) -> str | None:
+@asks(
+    "only a function that a file holds under its name can be found there",
+    types="each answer is True or False",
+    **{
+        where: (where == "in_a_file", f"not so for {where}: {why}")
+        for where, why in WHERE.items()
+    },
+)
+def can_start(in_a_file: bool, in_a_cell: bool, a_lambda: bool, in_a_function: bool):
     """Check which functions a spawned process can find."""
-    answers = in_a_file, in_a_cell, a_lambda, in_a_function
-    if any(type(answer) is not bool for answer in answers):
-        return "each answer is True or False"
-    for answer, (name, why) in zip(answers, WHERE.items()):
-        if answer != (name == "in_a_file"):
-            return f"not so for {name}: {why}"
-    return None
 
 
 @says(f"{len(CASES)} old commands are new ones now")
@@ -83,24 +85,27 @@ def migrate(function: Callable) -> str | None:
     return None
 
 
-@says(
+@asks(
     "GPU 4 is cuda:0, and ranks 2 and 3 ask for devices that are not there",
     types="cuda_0 is a whole number",
-)
-def gpus(cuda_0: int, ranks_that_fail: list) -> str | None:
-    """Check two predictions: four ranks, each on cuda:rank, GPUs 4 and 6 visible."""
-    if not fits(ranks_that_fail, list[int]):
-        return "ranks_that_fail is a list, such as [0, 1]"
-    failing = sorted(ranks_that_fail)
-    if cuda_0 != 4:
-        return {
+    cuda_0=(
+        4,
+        "cuda:0 is the first visible GPU, and that is not {}",
+        {
             0: "GPU 0 is not visible to this process at all",
             6: "GPU 6 comes second in the list, so it is cuda:1",
-        }.get(cuda_0, f"cuda:0 is the first visible GPU, and that is not {cuda_0}")
-    if failing == [0, 1]:
-        return "ranks 0 and 1 find a device: cuda:0 and cuda:1 are there"
-    if failing == [0, 1, 2, 3]:
-        return "two GPUs are visible, as cuda:0 and cuda:1: two ranks find theirs"
-    if failing != [2, 3]:
-        return f"it is not {failing}: which of cuda:0 to cuda:3 exist?"
-    return None
+        },
+    ),
+    ranks_that_fail=(
+        {2, 3},
+        "it is not {sorted}: which of cuda:0 to cuda:3 exist?",
+        {
+            (0, 1): "ranks 0 and 1 find a device: cuda:0 and cuda:1 are there",
+            (0, 1, 2, 3): "two GPUs are visible, as cuda:0 and cuda:1: two ranks find"
+            " theirs",
+        },
+        "ranks_that_fail is a list, such as [0, 1]",
+    ),
+)
+def gpus(cuda_0: int, ranks_that_fail: list[int]):
+    """Check two predictions: four ranks, each on cuda:rank, GPUs 4 and 6 visible."""

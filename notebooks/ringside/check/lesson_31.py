@@ -3,36 +3,43 @@
 from collections.abc import Callable
 from math import inf, isclose
 
+from .table import asks
 from .verdict import attempt, says
 
 
-@says(
+@asks(
     "as text, gpu10 comes before gpu2, so gpu2 has the last four ranks",
     like="group_of_gpu2=0",
-)
-def three_names(
-    group_of_gpu2: int, first_on_gpu10: int, last_on_gpu2: int
-) -> str | None:
-    """Check three predictions for nodes that are sorted by their names."""
-    if group_of_gpu2 != 2:
-        return {
+    group_of_gpu2=(
+        2,
+        "there are three nodes: 0, 1 and 2",
+        {
             1: "1 is its place if names were numbers; they are sorted as text",
             0: "they meet at gpu2, but the place where they meet gives no number",
             3: "group ranks begin at 0",
-        }.get(group_of_gpu2, "there are three nodes: 0, 1 and 2")
-    if first_on_gpu10 != 4:
-        return {
+        },
+    ),
+    first_on_gpu10=(
+        4,
+        "rank {} is not the first on its node",
+        {
             8: "8 is the first rank of group rank 2: sort the names as text",
             1: "1 is the group rank of gpu10; each node before it has four ranks",
             5: "ranks begin at 0: the node before it has 0 to 3",
-        }.get(first_on_gpu10, f"rank {first_on_gpu10} is not the first on its node")
-    if last_on_gpu2 != 11:
-        return {
+        },
+    ),
+    last_on_gpu2=(
+        11,
+        "rank = group rank * 4 + local rank",
+        {
             3: "3 is the local rank: add the ranks of the two nodes before",
             7: "7 is on group rank 1, which is gpu10",
             12: "there are twelve ranks, from 0 to 11",
-        }.get(last_on_gpu2, "rank = group rank * 4 + local rank")
-    return None
+        },
+    ),
+)
+def three_names(group_of_gpu2: int, first_on_gpu10: int, last_on_gpu2: int):
+    """Check three predictions for nodes that are sorted by their names."""
 
 
 @says("in order two neighbours cross, in turns all of them")

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from .table import asks
 from .verdict import Mistake, attempt, says
 
 SHORT = {"-N": "--nodes", "-n": "--ntasks", "-K": "--kill-on-bad-exit"}
@@ -180,22 +181,25 @@ def would_start(text: str, spawned: int = 1) -> None:
         print(f"wrong: {reason}")
 
 
-@says("4, 1 and 4: a task each, one without srun, and two agents too many")
-def three_files(with_srun: int, without_srun: int, agents: int) -> str | None:
+@asks(
+    "4, 1 and 4: a task each, one without srun, and two agents too many",
+    with_srun=(4, "the first: 2 nodes x 2 tasks are not {} processes"),
+    without_srun=(
+        1,
+        "the second: not {}; one bash runs the file",
+        {4: "the second: who multiplies the line, if there is no srun?"},
+    ),
+    agents=(
+        4,
+        "the third: not {}; each task of srun is one agent",
+        {
+            2: "the third: torchrun expects 2 of them; how many does srun start?",
+            8: "the third: 8 would be ranks, if each agent found a place",
+        },
+    ),
+)
+def three_files(with_srun: int, without_srun: int, agents: int):
     """Check how many processes two files start, and how many agents a third."""
-    if with_srun != 4:
-        return f"the first: 2 nodes x 2 tasks are not {with_srun} processes"
-    if without_srun == 4:
-        return "the second: who multiplies the line, if there is no srun?"
-    if without_srun != 1:
-        return f"the second: not {without_srun}; one bash runs the file"
-    if agents == 2:
-        return "the third: torchrun expects 2 of them; how many does srun start?"
-    if agents == 8:
-        return "the third: 8 would be ranks, if each agent found a place"
-    if agents != 4:
-        return f"the third: not {agents}; each task of srun is one agent"
-    return None
 
 
 @says("12 ranks, 4 on each of 3 nodes, and all meet on the first")

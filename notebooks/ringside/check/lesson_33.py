@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from .table import Outside, asks
 from .verdict import attempt, read, says, whole
 
 PEER, READ = "Connection closed by peer", "Read error: Connection reset by peer"
@@ -18,41 +19,52 @@ CASES = [  # errors by rank, the earliest first; number of ranks; the rank at fa
 one_rank = read("a rank, such as 2", whole)
 
 
-@says("the killed one, the silent one, and the one with another call", like="1")
-def guilty(job_a: int, job_b: int, job_c: int) -> str | None:
+@asks(
+    "the killed one, the silent one, and the one with another call",
+    like="1",
+    before=[
+        (
+            {f"job_{job}": Outside(0, 3)},
+            f"job {job} has ranks 0 to 3, and no rank {{job_{job}}}",
+        )
+        for job in "abc"
+    ],
+    job_a=(2, "rank {} lost a peer in job a: it is a witness. Who was killed?"),
+    job_b=(
+        0,
+        "rank {} lost a peer in job b, for rank 1 had raised. Why had it?",
+        {1: "rank 1 waited for somebody in job b: who has not raised at all?"},
+    ),
+    job_c=(3, "all have begun 17 calls in job c: whose last call is another one?"),
+)
+def guilty(job_a: int, job_b: int, job_c: int):
     """Check which ranks are at fault in three jobs."""
-    for name, rank in (("a", job_a), ("b", job_b), ("c", job_c)):
-        if not 0 <= rank <= 3:
-            return f"job {name} has ranks 0 to 3, and no rank {rank}"
-    if job_a != 2:
-        return f"rank {job_a} lost a peer in job a: it is a witness. Who was killed?"
-    if job_b == 1:
-        return "rank 1 waited for somebody in job b: who has not raised at all?"
-    if job_b != 0:
-        return f"rank {job_b} lost a peer in job b, for rank 1 had raised. Why had it?"
-    if job_c != 3:
-        return "all have begun 17 calls in job c: whose last call is another one?"
-    return None
 
 
-@says("30, 10, 2 and 0: the group's own limit counts, if nobody dies", like="1")
-def limits(gloo: int, nccl: int, own_group: int, rank_dies: int) -> str | None:
+@asks(
+    "30, 10, 2 and 0: the group's own limit counts, if nobody dies",
+    like="1",
+    before=[
+        (
+            {"gloo": 10, "nccl": 30},
+            "the other way round: NCCL's limit is the shorter one",
+        )
+    ],
+    gloo=(30, "gloo does not wait {} minutes: the cell above printed its default"),
+    nccl=(10, "NCCL does not wait {} minutes: it stands in the table of limits"),
+    own_group=(
+        2,
+        "not {} minutes: which group makes the call?",
+        {5: "the call is made in a group that has a limit of its own"},
+    ),
+    rank_dies=(
+        0,
+        "not {} minutes: what does torchrun do when a rank fails?",
+        {30: "no time-out is needed: rank 1 is gone, and torchrun sees that"},
+    ),
+)
+def limits(gloo: int, nccl: int, own_group: int, rank_dies: int):
     """Check after how many minutes four waits end."""
-    if gloo == 10 and nccl == 30:
-        return "the other way round: NCCL's limit is the shorter one"
-    if gloo != 30:
-        return f"gloo does not wait {gloo} minutes: the cell above printed its default"
-    if nccl != 10:
-        return f"NCCL does not wait {nccl} minutes: it stands in the table of limits"
-    if own_group == 5:
-        return "the call is made in a group that has a limit of its own"
-    if own_group != 2:
-        return f"not {own_group} minutes: which group makes the call?"
-    if rank_dies == 30:
-        return "no time-out is needed: rank 1 is gone, and torchrun sees that"
-    if rank_dies != 0:
-        return f"not {rank_dies} minutes: what does torchrun do when a rank fails?"
-    return None
 
 
 @says(f"it finds the rank at fault in {len(CASES)} jobs")

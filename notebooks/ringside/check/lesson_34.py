@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from .table import asks
 from .verdict import attempt, read, says, whole
 
 CASES = [  # after which steps crews die, steps, steps between saves; steps in all
@@ -15,53 +16,63 @@ CASES = [  # after which steps crews die, steps, steps between saves; steps in a
 number_of_steps = read("a number of steps, such as 13", whole)
 
 
-@says(
-    "four processes start anew, from step 10; steps 11 to 13 are taken again", like="1"
+@asks(
+    "four processes start anew, from step 10; steps 11 to 13 are taken again",
+    like="1",
+    ended_by_the_agent=(
+        3,
+        "not {} workers: who is still alive?",
+        {
+            4: "the agent need not end the worker that is dead already",
+            0: "the three others are alive: what does the agent do with them?",
+        },
+    ),
+    started_anew=(
+        4,
+        "not {}: a crew has as many workers as there are ranks",
+        {1: "a single new worker has nobody to meet: the old group is of no use"},
+    ),
+    goes_on_from=(
+        10,
+        "not from {}: 13 steps have two times 5 in them",
+        {13: "steps 11 to 13 were in memory only: which step is in the file?"},
+    ),
+    taken_again=(3, "not {} steps are taken again, but those after 10, up to 13"),
 )
 def after_death(
     ended_by_the_agent: int, started_anew: int, goes_on_from: int, taken_again: int
-) -> str | None:
+):
     """Check what becomes of four workers when one is killed after step 13."""
-    if ended_by_the_agent == 4:
-        return "the agent need not end the worker that is dead already"
-    if ended_by_the_agent == 0:
-        return "the three others are alive: what does the agent do with them?"
-    if ended_by_the_agent != 3:
-        return f"not {ended_by_the_agent} workers: who is still alive?"
-    if started_anew == 1:
-        return "a single new worker has nobody to meet: the old group is of no use"
-    if started_anew != 4:
-        return f"not {started_anew}: a crew has as many workers as there are ranks"
-    if goes_on_from == 13:
-        return "steps 11 to 13 were in memory only: which step is in the file?"
-    if goes_on_from != 10:
-        return f"not from {goes_on_from}: 13 steps have two times 5 in them"
-    if taken_again != 3:
-        return f"not {taken_again} steps are taken again, but those after 10, up to 13"
-    return None
 
 
-@says("3 are left, 12 samples each, and the bad sample ends 4 crews", like="1")
-def budget_of(left: int, samples_each: int, crews_ended: int) -> str | None:
-    """Check a budget of five restarts, after two failures and a node that joins."""
-    if left != 3:
-        asks = "ask of each whether a crew failed"
-        return {
+@asks(
+    "3 are left, 12 samples each, and the bad sample ends 4 crews",
+    like="1",
+    left=(
+        3,
+        "not {}: go through a, b and c, and ask of each whether a crew failed",
+        {
             2: "a node that joins costs nothing",
             4: "node 1's workers fail too when their peers on node 2 are gone",
             5: "two crews failed: what does each cost?",
-        }.get(left, f"not {left}: go through a, b and c, and {asks}")
-    if samples_each == 6:
-        return "6 samples each was right while there were four workers"
-    if samples_each == 24:
-        return "24 is the batch of all workers together"
-    if samples_each != 12:
-        return f"not {samples_each}: two workers share the 24 samples of one batch"
-    if crews_ended == 3:
-        return "the crew at work fails, too, before the first of the three restarts"
-    if crews_ended != 4:
-        return f"not {crews_ended}: the crew at work fails, and each restart after it"
-    return None
+        },
+    ),
+    samples_each=(
+        12,
+        "not {}: two workers share the 24 samples of one batch",
+        {
+            6: "6 samples each was right while there were four workers",
+            24: "24 is the batch of all workers together",
+        },
+    ),
+    crews_ended=(
+        4,
+        "not {}: the crew at work fails, and each restart after it",
+        {3: "the crew at work fails, too, before the first of the three restarts"},
+    ),
+)
+def budget_of(left: int, samples_each: int, crews_ended: int):
+    """Check a budget of five restarts, after two failures and a node that joins."""
 
 
 @says(f"it counts the steps of {len(CASES)} jobs")

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 
 from ..relative import Ended
+from .table import asks
 from .verdict import attempt, says
 from .watched import Rank, launch
 
@@ -16,17 +17,22 @@ CASES = [  # orders of the ranks, and what travels in each cycle
 ]
 
 
-@says("the sum shrinks, and it is still divided by three", types="four whole numbers")
-def joined(means: list[int]) -> str | None:
-    """Check the means of 4, 3 and 2 batches whose gradients are 6."""
-    if list(means) != [6, 6, 4, 2]:
-        return {
+@asks(
+    "the sum shrinks, and it is still divided by three",
+    types="four whole numbers",
+    means=(
+        [6, 6, 4, 2],
+        "a joined rank adds 0, and the sum is divided by three",
+        {
             (6, 6, 6, 6): "6 to the end would divide by those that still have data",
             (18, 18, 12, 6): "these are the sums: allreduce averages",
             (6, 6, 4): "rank 0 has four batches",
             (6, 6, 2, 2): "in the third step two ranks still add 6",
-        }.get(tuple(means), "a joined rank adds 0, and the sum is divided by three")
-    return None
+        },
+    ),
+)
+def joined(means: list[int]):
+    """Check the means of 4, 3 and 2 batches whose gradients are 6."""
 
 
 @says(f"what travels in each cycle, for {len(CASES)} sets of orders")

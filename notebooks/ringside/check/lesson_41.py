@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 
+from .table import asks
 from .verdict import Mistake, attempt, ints, says
 
 LOGS = [  # what came at a server, and how old the gradients were
@@ -15,30 +16,38 @@ LOGS = [  # what came at a server, and how old the gradients were
 ]
 
 
-@says(
+@asks(
     "360, 120 and 100 MB: the boss carries a model for each worker",
     types="each answer is a number of MB, such as ring=10",
-)
-def boss_bytes(server: float, each_of_three: float, ring: float) -> str | None:
-    """Check what the busiest sends, if six workers have a model of 60 MB."""
-    if server != 360:
-        return {
+    server=(
+        360,
+        "the server does not send {:g} MB: 60 for each worker",
+        {
             60: "60 MB is one model, and the server sends it to each of six workers",
             300: "300 MB would do if the server were one of the six workers",
             720: "720 MB are both ways: the server sends half of that",
-        }.get(server, f"the server does not send {server:g} MB: 60 for each worker")
-    if each_of_three != 120:
-        return {
+        },
+    ),
+    each_of_three=(
+        120,
+        "not {:g} MB: share out what one would send",
+        {
             20: "20 MB is the share of one server, which it sends to each worker",
             360: "each of three servers has a third of the weights only",
-        }.get(each_of_three, f"not {each_of_three:g} MB: share out what one would send")
-    if ring != 100:
-        return {
+        },
+    ),
+    ring=(
+        100,
+        "not {:g} MB: 2 (N - 1)/N models, with N = 6",
+        {
             50: "50 MB is one phase of the ring: it has two",
             120: "120 MB would be 2 models: a ring sends 2 (N - 1)/N of one",
             60: "60 MB is one model: a ring sends 2 (N - 1)/N of it",
-        }.get(ring, f"not {ring:g} MB: 2 (N - 1)/N models, with N = 6")
-    return None
+        },
+    ),
+)
+def boss_bytes(server: float, each_of_three: float, ring: float):
+    """Check what the busiest sends, if six workers have a model of 60 MB."""
 
 
 @says(f"the ages of all gradients in {len(LOGS)} logs")
