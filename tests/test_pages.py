@@ -104,7 +104,8 @@ def example(where):
     if "outside" in where:
         low, high = where["outside"]
         number = high + 1 if high is not None else low - 1
-        return [*range(max(number, 0))] if where.get("of") == "len" else number
+        several = {"len": [*range(max(number, 0))], "max": [number]}
+        return several.get(where.get("of"), number)
     return where.get("is")
 
 
@@ -114,13 +115,15 @@ def other(field):
         return [97, 98]
     if isinstance(field["kind"], list):
         return field["kind"][-1]
-    return {"int": 9753, "float": 9753.5, "bool": False}.get(field["kind"], "another")
+    others = {"int": 9753, "float": 9753.5, "bool": False}
+    return others.get(str(field["kind"]), "another")
 
 
 def test_a_page_judges_with_the_words_of_a_notebook(launch, tmp_path, capsys):  # noqa: F811
     """Each wrong answer of each table, typed into a form, and given to the checker."""
     body = "".join(
-        forms.exercise((name, checker.table["takes"])) for name, checker in TABLES.items()
+        forms.exercise((name, checker.table["takes"]))
+        for name, checker in TABLES.items()
     )
     script = (ROOT / "notebooks/ringside/pages/pages.js").read_text("utf-8")
     path = tmp_path / "page.html"
@@ -146,7 +149,8 @@ def test_a_page_judges_with_the_words_of_a_notebook(launch, tmp_path, capsys):  
 
 JUDGE = """cases => cases.map(([name, given]) => {
     const form = document.querySelector(`[data-name=${name}]`);
-    for (const [field, text] of Object.entries(given)) form.elements[field].value = text;
+    for (const [field, text] of Object.entries(given))
+        form.elements[field].value = text;
     form.requestSubmit();
     return form.querySelector("output").textContent;
 })"""
@@ -194,7 +198,8 @@ def made(tmp_path_factory):
 
 
 def test_each_link_leads_somewhere_and_nothing_is_loaded_from_outside(made):
-    pages = {p: Links(p.read_text("utf-8")) for p in made.rglob("*.html")}
+    paths = [p for p in made.rglob("*.html") if "_static" not in p.parts]
+    pages = {path: Links(path.read_text("utf-8")) for path in paths}
     assert len(pages) > 60
     for path, page in pages.items():
         assert path.stat().st_size <= 400_000, path.name
@@ -221,7 +226,7 @@ def test_pages_work_in_a_browser_from_a_folder(made, launch):  # noqa: F811
         for path in sorted((made / "notebooks").glob("[0-9]*.html")):
             page.goto(path.as_uri())
             steps += page.evaluate(STEP)
-        assert steps > 50
+        assert steps > 30
         page.goto((made / "notebooks/00_four_ranks_tonight.html").as_uri())
         page.fill("[name=right_answers]", "as many")
         page.reload()
@@ -242,7 +247,7 @@ def test_pages_work_in_a_browser_from_a_folder(made, launch):  # noqa: F811
 
 STEP = """() => [...document.querySelectorAll('.ringside-player')].map(player => {
     const slider = player.querySelector('.time [type=range]');
-    if (!slider) return 0;
+    if (slider.max === '0') return 0;  // a picture that stands still
     const shown = () => player.querySelector('.stage').innerHTML;
     const before = shown();
     slider.value = slider.max;
@@ -253,6 +258,10 @@ STEP = """() => [...document.querySelectorAll('.ringside-player')].map(player =>
 
 
 def test_the_tools_of_pages_are_not_needed_by_lessons():
-    code = "import ringside, sys; sys.exit(any('sphinx' in name for name in sys.modules))"
+    code = (
+        "import ringside, sys; sys.exit(any('sphinx' in name for name in sys.modules))"
+    )
     assert importlib.util.find_spec("ringside.pages")
-    assert not subprocess.run([sys.executable, "-c", code], cwd=ROOT / "notebooks").returncode
+    assert not subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / "notebooks"
+    ).returncode

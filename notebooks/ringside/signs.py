@@ -1,9 +1,11 @@
 """Puts the signs up along the road: all that is said about pages from road.toml.
 
-The picture of the map, README's lists, the top and the bottom of each page, and the
-choices for teachers. `python -m ringside --map` writes them.
+The picture of the map, README's lists, the top and the bottom of each page, the
+choices for teachers; and the tables of exercises, for pages where no Python judges.
+`python -m ringside --map` writes them.
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from .draw.roadmap import draw
 from .minutes import LABEL, label, minutes
 from .recording import ROOT
 
+TABLES = Path(__file__).with_name("pages") / "tables.json"
 MAP = ROOT / "figures" / "map.svg"
 README = ROOT / "README.md"
 SIGN = r"(?m)^\*\*You are here:\*\* .*$"
@@ -112,7 +115,13 @@ def put(pattern: str, new: str, text: str) -> str:
 
 def made() -> dict[Path, str]:
     """Return each file with signs, as it should be."""
-    files = {MAP: draw()}
+    from . import check  # needs torch, which pages are made without
+
+    tables = {n: c.table for n, c in vars(check).items() if hasattr(c, "table")}
+    files = {
+        MAP: draw(),
+        TABLES: json.dumps(tables, indent=1, ensure_ascii=False) + "\n",
+    }
     text = between(README.read_text("utf-8"), "what you want", wants())
     files[README] = between(text, "all pages", pages())
     for stem in [*road.STEMS, "teaching"]:

@@ -4,10 +4,11 @@ import ast
 import json
 import re
 from html import escape
+from pathlib import Path
 
 HEADS = r"^ +your bet   answer$"  # of what check.bets has printed
 BET = r"^(.*?)  +-  +(\S.*?)  no bet yet$"  # a row of it
-TABLES = {}
+TABLES = json.loads(Path(__file__).with_name("tables.json").read_text("utf-8"))
 
 
 def behind(source: str, bets: dict[str, tuple[str, str]]) -> list[str]:

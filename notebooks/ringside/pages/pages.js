@@ -54,7 +54,8 @@
   function fitting(text, kind) {
     const value = read(text.replace(/^(torch\.distributed|dist)\./, ""));
     if (Array.isArray(kind)) return kind.find(one => one === value);
-    if (kind.match) return RegExp(`^(?:${kind.match})$`).test(value) ? value : undefined;
+    if (typeof kind === "object")
+      return RegExp(`^(?:${kind.match})$`).test(value) ? value : undefined;
     if (kind === "list" || kind === "set") {
       const several = Array.isArray(value) ? value : [value];
       return several.every(Number.isInteger) ? several : undefined;
@@ -86,10 +87,13 @@
   function told(words, answers, answer) {
     const more = Array.isArray(answer)
       ? { list: answer, sorted: ascending(answer) } : {};
-    return words.replace(/\{(\w*)(?:-(\d+))?(:g)?\}/g, (_, name, less, short) => {
+    const brace = /\{(\w*)(?:-(\d+))?(?:!(r)|:(g)|:\.(\d)f)?\}/g;
+    return words.replace(brace, (_, name, less, quoted, short, places) => {
       let value = name ? { ...answers, ...more }[name] : answer;
       if (less) value -= Number(less);
-      return short ? String(Number(value.toPrecision(6))) : shown(value);
+      if (quoted && typeof value === "string") return `'${value}'`;
+      if (short) return String(Number(value.toPrecision(6)));
+      return places ? value.toFixed(places) : shown(value);
     });
   }
 
