@@ -1,6 +1,7 @@
 """What Sphinx is told about the pages; it reads this in the folder that stage made."""
 
 project = html_title = "Ringside"
+author = ""
 extensions = ["myst_nb"]
 exclude_patterns = ["beside"]
 nb_execution_mode = "off"  # what a page shows is what is committed
@@ -12,6 +13,7 @@ html_theme_options = {
     "use_download_button": False,  # the strip at the top has the notebook as it is
     "use_fullscreen_button": False,
     "home_page_in_toc": True,
+    "footer_content_items": [],
     "navbar_persistent": [],  # the sidebar has the search
 }
 html_extra_path = ["beside"]  # notebooks, scripts and pictures as they are

@@ -94,7 +94,7 @@ def without_answers(output: dict) -> dict:
     if "text" not in output:
         return output
     text = "".join(output["text"])
-    return output | {"text": re.sub(rf"(?m)({HEADS}|{BET})\n?", "", text)}
+    return output | {"text": re.sub(rf"(?m)({HEADS}|{BET})\n?", "", text).strip("\n")}
 
 
 def comparison(bets: dict[str, tuple[str, str]]) -> str:

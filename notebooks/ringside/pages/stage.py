@@ -81,7 +81,8 @@ def staged(stem: str, cells: list[dict], ran: dict | None) -> list[dict]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "code":
             outputs = map(forms.without_answers, cell["outputs"])
-            found.append(cell | {"outputs": [*outputs]})
+            outputs = [output for output in outputs if output.get("text") != ""]
+            found.append(cell | {"outputs": outputs})
             found += map(prose, forms.behind(source, bets))
         else:
             source = re.sub(r"(?<=\]\(\.\./scripts/)(\w+)\.py\)", r"\1.md)", source)
