@@ -775,6 +775,84 @@ def test_the_tests_that_count_as_launches_are_there(course):
         assert f"\ndef test_{name}(script" in source
 
 
+# ---- pages -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def pages(course, monkeypatch):
+    """course.py, whose makers of pages write one file, or fail if that is asked."""
+    needs = course.PAGES_NEED
+    needs.parent.mkdir(parents=True)
+    shutil.copy(ROOT / needs.relative_to(course.ROOT), needs)
+    course.made = []
+
+    def make(line, cwd, env):
+        assert cwd == course.ROOT / "notebooks" and "PYTHONPATH" not in env
+        course.made.append(Path(line[0]))
+        folder = Path(line[-1], "_static")
+        folder.mkdir(parents=True)
+        (folder / "pages.js").touch()
+        (folder.parent / f"{len(course.made)}.html").touch()
+        return SimpleNamespace(returncode=course.fails.get("making", 0))
+
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    monkeypatch.setattr(course, "subprocess", SimpleNamespace(run=make))
+    return course
+
+
+def test_pages_have_an_environment_of_their_own_which_is_made_once(pages, capsys):
+    assert start(pages, "pages") == 0
+    folder = pages.ROOT / ".pages"
+    assert (folder / "index.html").as_uri() in capsys.readouterr().out
+    assert pages.made == [pages.ROOT / ".venv-pages/bin/python"]
+    assert any(f"install -r {pages.PAGES_NEED}" in step for step in pages.steps)
+    assert not any("torch" in step for step in pages.steps)
+    steps = [*pages.steps]
+    assert start(pages, "pages") == 0 and pages.steps == steps
+    assert [path.name for path in folder.glob("*.html")] == ["2.html"]
+    assert not [*pages.ROOT.glob(".pages-*")]
+    with pages.PAGES_NEED.open("a") as needs:
+        needs.write("# changed\n")
+    assert start(pages, "pages") == 0 and len(pages.steps) == 2 * len(steps)
+
+
+def test_pages_go_where_one_says_and_take_no_other_thing_s_place(pages, capsys):
+    mine = pages.ROOT / "mine"
+    mine.mkdir()
+    (mine / "a letter").touch()
+    assert start(pages, "pages", str(mine)) == 2
+    assert f"{mine} holds other things" in only_sentence(capsys)
+    for words in (["a", "b"], ["--port"]):
+        assert start(pages, "pages", *words) == 2
+        assert "pages takes one folder" in only_sentence(capsys)
+    assert pages.made == [] and (mine / "a letter").exists()
+    assert start(pages, "pages", str(mine / "new")) == 0
+    assert (mine / "new/1.html").exists()
+
+
+def test_pages_that_cannot_be_made_leave_the_old_ones(pages, capsys):
+    assert start(pages, "pages") == 0
+    pages.fails = {"making": 1}
+    assert start(pages, "pages", "--here") == 1
+    told = only_sentence(capsys)
+    needs = shlex.quote(str(pages.PAGES_NEED))
+    assert "could not be made" in told and f"install -r {needs}" in told
+    assert pages.made[-1] == Path(sys.executable)
+    assert (pages.ROOT / ".pages/1.html").exists()
+    pages.fails = {"install": NO_NAME}
+    with pages.PAGES_NEED.open("a") as needs:
+        needs.write("# changed\n")
+    assert start(pages, "pages") == 1
+    assert "check the network" in only_sentence(capsys)
+    assert (pages.ROOT / ".pages/1.html").exists()
+
+
+def test_pages_are_served_to_this_machine_only(pages, capsys):
+    line = start(pages, "pages", "--serve")
+    assert line[1:3] == ["-m", "http.server"] and "127.0.0.1" in line
+    assert f"http://127.0.0.1:{line[3]}" in capsys.readouterr().out
+
+
 # ---- doctor ----------------------------------------------------------------------
 
 

@@ -236,6 +236,13 @@ def test_pages_work_in_a_browser_from_a_folder(made, launch):  # noqa: F811
         page.click(".ringside-forget button")
         page.reload()
         assert page.input_value("[name=right_answers]") == ""
+        page.goto((made / "notebooks/03_ring_all_reduce.html").as_uri())
+        page.locator(".ringside-player + .ringside-full").first.click()
+        page.wait_for_function("document.fullscreenElement")
+        for _ in range(2):  # the key of a presenter's remote
+            page.keyboard.press("PageDown")
+        shown = "document.fullscreenElement.querySelector('[type=range]').value"
+        assert page.evaluate(shown) == "2"
         page.goto((made / "search.html").as_uri() + "?q=set_epoch")
         found = page.get_by_role("link", name="Who sees which sample")
         found.last.wait_for()

@@ -145,6 +145,30 @@
       if (form.matches(".ringside-exercise")) check(form);
     });
   }
+  // ---- A picture for a whole class: full screen, and the keys of a presenter's remote --
+
+  const pictures = ".ringside-player, .cell_output figure, .bd-article img[src$='.svg']";
+  for (const picture of document.querySelectorAll(pictures)) {
+    if (!document.fullscreenEnabled || picture.parentElement.closest(pictures)) continue;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "ringside-full";
+    button.textContent = "Full screen";
+    button.addEventListener("click", async () => {
+      await picture.requestFullscreen();
+      picture.querySelector(".stage")?.focus();
+    });
+    picture.after(button);
+  }
+  document.addEventListener("keydown", event => {
+    const way = { PageDown: 1, PageUp: -1 }[event.key];
+    const slider = document.fullscreenElement?.querySelector("[type=range]");
+    if (!way || !slider) return;
+    event.preventDefault();
+    slider.value = Number(slider.value) + way;
+    slider.dispatchEvent(new Event("input", { bubbles: true }));
+  }, { capture: true }); // a player keeps its keys to itself
+
   const typed = document.querySelectorAll(".ringside-bets, .ringside-exercise");
   if (typed.length) {
     const forget = document.createElement("button");
