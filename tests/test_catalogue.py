@@ -47,6 +47,39 @@ def test_a_message_of_the_catalogue_was_said_by_its_lesson(row):
     assert message in said(ROOT / "notebooks" / name)
 
 
+ERROR = re.compile(
+    r"\w(Error|Exception|Warning)\b|\berror: |\braised\b|\b(was|were) (killed|ended)\b"
+    r"|[Ff]ailed|FAILED|[Tt]imed? ?out|[Cc]an't|doesn't|not been|not compiled|mismatch"
+    r"|by peer|refused|[Dd]eprecat|[Uu]nable|Invalid|Terminated|Too many|No space"
+)
+OWN = {  # what a line has that is no message of torch, Python or a launcher, and why
+    "FileNotFoundError: part-": "hangs lets a rank raise it, and says so",
+    "timeout=timedelta(minutes=1)": "launchers prints a script",
+    "one rank was refused: True": "two nodes has its message a cell before",
+    "ranks meet, ": "Slurm counts, and prints the message itself before",
+    "a worker failed, restarts left": "the twin script's words for torchrun's",
+    "horovodrun failed: True": "Horovod's message stands two lines before",
+}
+
+
+def test_an_error_that_a_lesson_prints_has_a_row():
+    """A line that reads like an error has a piece that stands in one of the tables.
+
+    Pieces are the messages, and what the first column quotes beside them.
+    """
+    first_two = re.findall(r"(?m)^(\| [^|]+ \| [^|]+) \|", "\n".join(CELLS))
+    quoted = re.findall("`([^`]+)`", "\n".join(first_two))
+    pieces = [piece for piece in quoted if len(piece) >= 8]
+    unknown, own = [], set()
+    for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")):
+        for line in filter(ERROR.search, said(path).splitlines()):
+            excused = {words for words in OWN if words in line}
+            own |= excused
+            if not excused and not any(piece in line for piece in pieces):
+                unknown.append(f"{path.stem}: {line}")
+    assert unknown == [] and own == {*OWN}
+
+
 @pytest.mark.parametrize("cell", [0, 1, 2])
 def test_a_table_is_sorted_and_its_lessons_are_there(cell):
     table = rows(cell, SOURCED if cell == 2 else ROW)
