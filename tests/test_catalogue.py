@@ -210,6 +210,9 @@ if rank == 1:
     time.sleep(4)
 else:
     dist.monitored_barrier(timeout=timedelta(seconds=2))""",
+    "required CUDA 11+ and NCCL 2.10+": """
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks
+DDP(nn.Linear(1, 1)).register_comm_hook(None, hooks.bf16_compress_hook)""",
     "which does not belong to the given group": """
 dist.all_reduce(one, group=dist.new_group([0]))""",
 }
@@ -275,6 +278,11 @@ optimizer.step()""",
 torch.utils.data.DistributedSampler([1, 2], num_replicas=2, rank=1)""",
     "is deprecated, please use": """
 dist.ReduceOp.SUM""",
+    "required CUDA 11+ and NCCL 2.10+": """
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks
+model = DDP(nn.Linear(1, 1))
+model.register_comm_hook(None, hooks.fp16_compress_hook)
+model(one).sum().backward()""",
     "which does not belong to the given group": """
 members = dist.new_group([0])
 if rank == 0:
