@@ -47,6 +47,39 @@ def test_a_message_of_the_catalogue_was_said_by_its_lesson(row):
     assert message in said(ROOT / "notebooks" / name)
 
 
+ERROR = re.compile(
+    r"\w(Error|Exception|Warning)\b|\berror: |\braised\b|\b(was|were) (killed|ended)\b"
+    r"|[Ff]ailed|FAILED|[Tt]imed? ?out|[Cc]an't|doesn't|not been|not compiled|mismatch"
+    r"|by peer|refused|[Dd]eprecat|[Uu]nable|Invalid|Terminated|Too many|No space"
+)
+OWN = {  # what a line has that is no message of torch, Python or a launcher, and why
+    "FileNotFoundError: part-": "hangs lets a rank raise it, and says so",
+    "timeout=timedelta(minutes=1)": "launchers prints a script",
+    "one rank was refused: True": "two nodes has its message a cell before",
+    "ranks meet, ": "Slurm counts, and prints the message itself before",
+    "a worker failed, restarts left": "the twin script's words for torchrun's",
+    "horovodrun failed: True": "Horovod's message stands two lines before",
+}
+
+
+def test_an_error_that_a_lesson_prints_has_a_row():
+    """A line that reads like an error has a piece that stands in one of the tables.
+
+    Pieces are the messages, and what the first column quotes beside them.
+    """
+    first_two = re.findall(r"(?m)^(\| [^|]+ \| [^|]+) \|", "\n".join(CELLS))
+    quoted = re.findall("`([^`]+)`", "\n".join(first_two))
+    pieces = [piece for piece in quoted if len(piece) >= 8]
+    unknown, own = [], set()
+    for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")):
+        for line in filter(ERROR.search, said(path).splitlines()):
+            excused = {words for words in OWN if words in line}
+            own |= excused
+            if not excused and not any(piece in line for piece in pieces):
+                unknown.append(f"{path.stem}: {line}")
+    assert unknown == [] and own == {*OWN}
+
+
 @pytest.mark.parametrize("cell", [0, 1, 2])
 def test_a_table_is_sorted_and_its_lessons_are_there(cell):
     table = rows(cell, SOURCED if cell == 2 else ROW)
@@ -89,7 +122,7 @@ def says(rank, world_size, code):
 
     names = {"torch": torch, "dist": dist, "nn": nn, "DDP": DistributedDataParallel}
     names |= {"DataLoader": DataLoader, "Deadly": Deadly, "Stream": Stream}
-    names |= {"one": torch.ones(1, 1), "timedelta": timedelta}
+    names |= {"one": torch.ones(1, 1), "timedelta": timedelta, "rank": rank}
     try:
         exec(code, names)
     except Exception as error:
@@ -129,6 +162,65 @@ model.classes = ["cat", "dog"]
 DDP(model).classes""",
     "trying to initialize the default process group twice!": """
 dist.init_process_group("gloo")""",
+    "'pin_memory' argument is set as true but no accelerator is found": """
+list(DataLoader([1.0], pin_memory=True))""",
+    "appears not to match sizes of the same param": """
+DDP(nn.Linear(1, 1 + rank))""",
+    "Attempting to deserialize object on a CUDA device": """
+import io
+file = io.BytesIO()
+torch.serialization.location_tag = lambda storage: "cuda:0"
+torch.save(one, file)
+file.seek(0)
+torch.load(file, weights_only=True)""",
+    "CheckpointException ranks": """
+import tempfile
+import torch.distributed.checkpoint as dcp
+with tempfile.TemporaryDirectory() as folder:
+    dcp.save({"weight": one}, checkpoint_id=folder)
+    try:
+        dcp.load({"other": one}, checkpoint_id=folder)
+    except BaseException as error:
+        print(error)
+        assert not isinstance(error, Exception)""",
+    "DDP expects same model across all ranks": """
+DDP(nn.Linear(1, 1, bias=rank == 0))""",
+    "does not support sparse gradients": """
+table = nn.Embedding(3, 1, sparse=True)
+table(torch.tensor([1])).sum().backward()
+torch.optim.AdamW(table.parameters()).step()""",
+    "Expected more than 1 value per channel when training": """
+nn.BatchNorm1d(1)(one)""",
+    "has been modified by an inplace operation": """
+model = DDP(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)))
+optimizer = torch.optim.SGD(model.parameters())
+first, second = model(one).sum(), model(one).sum()
+first.backward()
+optimizer.step()
+second.backward()""",
+    "Invalid rank": """
+torch.utils.data.DistributedSampler([1, 2], num_replicas=2, rank=2)""",
+    "is deprecated, please use": """
+dist.reduce_op.SUM""",
+    "Our suggested max number of worker": """
+DataLoader([1], num_workers=10_000)""",
+    "Please check rank 0 logs for faulty rank": """
+import time
+if rank == 1:
+    time.sleep(4)
+else:
+    dist.monitored_barrier(timeout=timedelta(seconds=2))""",
+    "required CUDA 11+ and NCCL 2.10+": """
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks
+DDP(nn.Linear(1, 1)).register_comm_hook(None, hooks.bf16_compress_hook)""",
+    "which does not belong to the given group": """
+dist.all_reduce(one, group=dist.new_group([0]))""",
+}
+RANKS = {  # one, if not said here
+    "appears not to match sizes of the same param": 2,
+    "DDP expects same model across all ranks": 2,
+    "Please check rank 0 logs for faulty rank": 3,
+    "which does not belong to the given group": 2,
 }
 
 CURED = {  # the same, as the page says that it works
@@ -162,7 +254,156 @@ dist.all_reduce(one, group=dist.new_group(backend="cpu:gloo,cuda:gloo"))""",
 model = nn.Linear(1, 1)
 model.classes = ["cat", "dog"]
 DDP(model).module.classes""",
+    "'pin_memory' argument is set as true but no accelerator is found": """
+list(DataLoader([1.0]))""",
+    "Attempting to deserialize object on a CUDA device": """
+import io
+file = io.BytesIO()
+torch.serialization.location_tag = lambda storage: "cuda:0"
+torch.save(one, file)
+file.seek(0)
+torch.load(file, map_location="cpu", weights_only=True)""",
+    "does not support sparse gradients": """
+table = nn.Embedding(3, 1, sparse=True)
+table(torch.tensor([1])).sum().backward()
+torch.optim.SparseAdam(table.parameters()).step()
+torch.optim.SGD(table.parameters()).step()""",
+    "has been modified by an inplace operation": """
+model = DDP(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)))
+optimizer = torch.optim.SGD(model.parameters())
+first, second = model(one).sum(), model(one).sum()
+(first + second).backward()
+optimizer.step()""",
+    "Invalid rank": """
+torch.utils.data.DistributedSampler([1, 2], num_replicas=2, rank=1)""",
+    "is deprecated, please use": """
+dist.ReduceOp.SUM""",
+    "required CUDA 11+ and NCCL 2.10+": """
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks
+model = DDP(nn.Linear(1, 1))
+model.register_comm_hook(None, hooks.fp16_compress_hook)
+model(one).sum().backward()""",
+    "which does not belong to the given group": """
+members = dist.new_group([0])
+if rank == 0:
+    dist.all_reduce(one, group=members)""",
 }
+
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+SPAWNS = """
+import os, signal
+import torch.multiprocessing as mp
+def work(rank):
+    {}
+if {}:
+    mp.spawn(work, nprocs=1)
+"""
+MAIN = "__name__ == '__main__'"
+KILLED = """
+import os, time
+if os.environ["RANK"] == "1":
+    os.kill(os.getpid(), 9)
+time.sleep(600)
+"""
+STORE = """
+import subprocess, sys
+from datetime import timedelta
+import torch.distributed as dist
+host = '''
+import sys, torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, 2, True, wait_for_workers=False)
+print(store.port, flush=True)
+sys.stdin.read()
+'''
+pipe = subprocess.PIPE
+agent = subprocess.Popen([sys.executable, "-c", host], stdin=pipe, stdout=pipe)
+port, limit = int(agent.stdout.readline()), timedelta(seconds=60)
+store = dist.TCPStore("127.0.0.1", port, 2, False, timeout=limit)
+agent.kill()
+agent.wait()
+for key in "ab":  # the first call sees the end, and the second one cannot send
+    try:
+        store.get(key)
+    except dist.DistNetworkError as error:
+        print(error)
+"""
+GROUP = """
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+"""
+RPC = """
+import torch.distributed.rpc as rpc
+rpc.init_rpc("alone", rank=0, world_size=1)
+rpc.shutdown()
+"""
+JOBS = {  # words before the script, the script, variables, and all that it must say
+    "a rank is killed": (
+        [*TORCHRUN, "--nproc-per-node", "2"],
+        KILLED,
+        {},
+        [
+            "ChildFailedError",
+            "exitcode: -9",
+            "Setting OMP_NUM_THREADS environment variable",
+            "Signal 15 (SIGTERM) received by PID",
+        ],
+    ),
+    "no GPU": (
+        [*TORCHRUN, "--nproc-per-node", "gpu"],
+        "",
+        {},
+        ["Cuda is not available"],
+    ),
+    "the old launcher": (
+        ["-m", "torch.distributed.launch", "--nproc-per-node", "1"],
+        "",
+        {},
+        ["and will be removed in future. Use torchrun"],
+    ),
+    "spawned without a guard": (
+        [],
+        SPAWNS.format("pass", "True"),
+        {},
+        ["bootstrapping phase", "terminated with exit code 1"],
+    ),
+    "spawned, and killed": (
+        [],
+        SPAWNS.format("os.kill(os.getpid(), signal.SIGKILL)", MAIN),
+        {},
+        ["terminated with signal SIGKILL"],
+    ),
+    "spawned, and it raises": (
+        [],
+        SPAWNS.format("raise KeyError", MAIN),
+        {},
+        ["terminated with the following error"],
+    ),
+    "the store is gone": (
+        [],
+        STORE,
+        {},
+        ["Failed to recv, got 0 bytes", "Broken pipe"],
+    ),
+    "no such interface": (
+        [],
+        GROUP,
+        {"GLOO_SOCKET_IFNAME": "no-such"},
+        ["Unable to find address for"],
+    ),
+    "no such way": (
+        [],
+        GROUP,
+        {"GLOO_DEVICE_TRANSPORT": "NONE"},
+        ["makeDeviceForHostname(): unsupported gloo device"],
+    ),
+    "RPC": (
+        [],
+        RPC,
+        {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"},
+        ["This usage is deprecated since PyTorch 2.0"],
+    ),
+}
+BY_JOBS = {message for *_, told in JOBS.values() for message in told}
 
 
 @pytest.mark.parametrize("row", rows(1), ids=lambda row: row[1][:40])
@@ -171,16 +412,35 @@ def test_a_message_of_the_second_table_is_said_here(row):
     if "NCCL" in message and dist.is_nccl_available():
         pytest.skip("this torch has NCCL")
     if message in CODE:
-        run = torchrun(says, CODE[message], ranks=1, quiet=True, env=CPU)
-        assert message in " ".join([*run.lines[0], run.stderr.get(0, "")])
+        ranks = RANKS.get(message, 1)
+        run = torchrun(says, CODE[message], ranks=ranks, quiet=True, env=CPU)
+        assert message in " ".join([*sum(run.lines.values(), []), *run.stderr.values()])
     else:
-        assert message == "got signal: 1"
+        assert message in BY_JOBS | {"got signal: 1"}
+
+
+def test_no_message_is_said_for_nothing():
+    assert {row[1] for row in rows(1)} == {*CODE} | BY_JOBS | {"got signal: 1"}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_message_of_a_launcher_or_of_a_lone_process_is_said_here(job, tmp_path):
+    words, script, variables, told = JOBS[job]
+    path = tmp_path / "job.py"
+    path.write_text(script)
+    env = {name: v for name, v in os.environ.items() if name != "OMP_NUM_THREADS"}
+    how = {"env": env | CPU | variables, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, *words, path], timeout=300, **how)
+    all_of_it = done.stdout + done.stderr
+    assert [message for message in told if message not in all_of_it] == []
 
 
 @pytest.mark.parametrize("message", CURED)
 def test_the_cure_is_not_followed_by_the_message(message):
-    run = torchrun(says, CURED[message], ranks=1, quiet=True, env=CPU)
-    assert run.lines[0] == [] and message not in run.stderr.get(0, "")
+    ranks = RANKS.get(message, 1)
+    run = torchrun(says, CURED[message], ranks=ranks, quiet=True, env=CPU)
+    assert sum(run.lines.values(), []) == []
+    assert message not in "".join(run.stderr.values())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs signals")
@@ -211,11 +471,26 @@ def test_torchrun_hears_that_a_terminal_has_closed(tmp_path):
 
 
 def test_the_third_table_quotes_what_torch_says():
-    """Where this torch has the text; NCCL and Windows have some of it elsewhere."""
+    """Python is read, and what was compiled is searched, where this torch has it.
+
+    NCCL's calls are only in a torch for GPUs; CUDA's own words are NVIDIA's.
+    """
     torch = Path(importlib.util.find_spec("torch").origin).parent
+    compiled = [path.read_bytes() for path in (torch / "lib").glob("libtorch_*.so")]
     found = 0
     for _, message, link, *_ in rows(2, SOURCED):
-        if "/torch/" in link and link.endswith(".py"):
-            assert message in (torch / link.partition("/torch/")[2]).read_text()
-            found += 1
-    assert found > 1
+        path = link.partition("/blob/cf30153/torch/")[2]
+        if path.endswith(".py"):
+            assert message in (torch / path).read_text()
+        elif path and compiled and ("NCCL" not in path or dist.is_nccl_available()):
+            assert any(message.encode() in library for library in compiled)
+        found += bool(path)
+    assert found > 5
+
+
+def test_the_third_table_says_where_each_message_was_seen():
+    """In a source at a fixed commit or release, or on a page of torch's manual."""
+    fixed = r"https://github.com/[^/]+/[^/]+/blob/(v\d[\w.-]+|[0-9a-f]{7,40})/.+"
+    manual = r"https://docs\.pytorch\.org/docs/2\.\d+/.+"
+    for _, message, link, *_ in rows(2, SOURCED):
+        assert re.fullmatch(f"{fixed}|{manual}", link), message

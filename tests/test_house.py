@@ -335,7 +335,7 @@ def notebook(stem: str) -> Path:
 
 
 def test_each_question_has_an_answer_and_each_lesson_answers_one():
-    [page] = cells(ROOT / "notebooks" / "questions.ipynb", "markdown")
+    page, _ = cells(ROOT / "notebooks" / "questions.ipynb", "markdown")
     rows = re.findall(r"(?m)^\| (.+\?) \| ([^|]+\.) \| (\[.+\]\(.+\)) \|$", page)
     heads = page.count("\n|---")
     assert len(rows) == page.count("\n| ") - heads > 50, "a row has another form"
