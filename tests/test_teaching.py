@@ -56,3 +56,42 @@ def test_the_solutions_go_and_all_else_stays(tmp_path, monkeypatch):
         assert new.count("<details>") == new.count("</details>")
         for kept in ("<summary>Hint", "\n## ", "](.."):
             assert old.count(kept) == new.count(kept)
+
+
+def answers(stem: str) -> set[str]:
+    """Return the answers to the bets of a page, as its own cells print them."""
+    cells = nbformat.read(ROOT / f"notebooks/{stem}.ipynb", 4).cells
+    outputs = [o for cell in cells for o in cell.get("outputs", ())]
+    printed = "".join(o.text for o in outputs if "text" in o)
+    found = set(re.findall(r"(?m)  - +(\S.*?)  no bet yet$", printed))
+    return found | {f"{float(a):.0f}" for a in found if re.match(r"[\d.]+$", a)}
+
+
+def section(head: str) -> str:
+    """Return the text of a part of the page for teachers."""
+    [text] = [cell.source for cell in CELLS if cell.source.startswith(f"## {head}")]
+    return text
+
+
+def test_ninety_minutes_are_ninety_and_each_answer_is_the_page_s():
+    _, *stations = section("Ninety minutes").split("\n### ")
+    heads = [re.match(r"(\d+) minutes: \[.+\]\((\w+)\.ipynb\)\n", s) for s in stations]
+    assert sum(int(head[1]) for head in heads) == 90
+    evening = [page.stem for page in road.PARTS["the evening"]]
+    assert [head[2] for head in heads] == evening
+    for stem, text in zip(evening, stations):
+        told = re.findall(r"\*\*(.+?)\*\*", text)
+        assert told and {*told} <= answers(stem), stem
+    [route] = [r for r in road.TABLE["route"] if r["time"] == "90 minutes"]
+    assert [road.BY_NUMBER[n].stem for n in route["pages"].split()] == evening
+
+
+def test_each_other_page_has_a_vote_and_its_answer_is_the_page_s():
+    rows = re.findall(r"(?m)^\| \[.+?\]\((\w+)\.ipynb\) \| (.+)$", section("One vote"))
+    evening = [page.stem for page in road.PARTS["the evening"]]
+    assert [stem for stem, _ in rows] == road.STEMS[len(evening) :]
+    for stem, row in rows:
+        vote, wrong, talk = row.removesuffix(" |").split(" | ")
+        [told] = re.findall(r"\*\*(.+?)\*\*", row)
+        assert f"**{told}**" in vote and told in answers(stem), stem
+        assert told not in re.findall(r"\*(.+?)\*", wrong) and talk, stem
