@@ -1,5 +1,7 @@
 """What Sphinx is told about the pages; it reads this in the folder that stage made."""
 
+from pathlib import Path
+
 project = html_title = "Ringside"
 author = ""
 extensions = ["myst_nb"]
@@ -18,6 +20,7 @@ html_theme_options = {
 }
 html_extra_path = ["beside"]  # notebooks, scripts and pictures as they are
 html_static_path = ["pages"]
+html_search_scorer = str(Path(__file__).parent / "pages" / "scorer.js")
 html_css_files = ["pages.css"]
 html_js_files = [("pages.js", {"defer": "defer"})]
 html_copy_source = html_show_copyright = html_show_sphinx = False

@@ -53,7 +53,7 @@ def stage(to: Path) -> None:
         (beside / room).mkdir(parents=True)
     shutil.copytree(ROOT / "figures", to / "figures")
     (to / "pages").mkdir()
-    for name in ("pages.js", "pages.css"):
+    for name in ("pages.js", "pages.css", "scorer.js"):
         shutil.copy(HERE / name, to / "pages")
     shutil.copy(HERE / "conf.py", to)
 
