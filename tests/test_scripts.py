@@ -205,7 +205,7 @@ def test_fresh_ranks_print_the_same_and_end_as_cleanly(script, fresh, tmp_path):
     crashes at its end, now and then: 1 launch in 4, or in 100. soak.py launches each
     script twenty times.
     """
-    brief = ["--epochs", 1] if script == FIRST else []
+    brief = ["--epochs", 1, "--width", 4] if script == FIRST else []
     words = [f"scripts/{script}.py", *SHORT.get(script, brief)]
     words += ["--record", tmp_path / "again.jsonl"] if script in SHORT else []
     assert fresh(tmp_path, *words) == [0, 0], (tmp_path / "stderr0").read_text()[-2000:]
