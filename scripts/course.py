@@ -628,7 +628,8 @@ def processor():
     """The name of this machine's processor."""
     with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text()
-        if found := re.search(r"^model name\s*: (.+)$", text, re.M):
+        found = re.search(r"^model name\s*: (.+)$", text, re.M)
+        if found:
             return found[1].strip()
     return platform.processor() or platform.machine()
 
