@@ -1,11 +1,12 @@
 """Runs scripts and lessons on the GPUs of this machine: python tests/gpu.py [FOLDER]
 
-It needs the packages of requirements.txt, torch 2.13 (or 08's cells fail), no network,
-and half an hour. Every script runs with a rank for each GPU, which talk by NCCL, and
-with one more than there are GPUs, which must fall back to gloo and say so. One that
-uses GPUs, except 06, which times DP, also runs on two nodes and on three, which this
-machine plays with its first GPU: NCCL refuses two ranks on one GPU of a machine, but
-NCCL_HOSTID says that these are several machines.
+It needs the packages of requirements.txt, torch 2.13 (or a cell about BatchNorm fails),
+no network, and half an hour. Every script runs with a rank for each GPU, which talk by
+NCCL, and with one more than there are GPUs, which must fall back to gloo and say so.
+One that uses GPUs, except the one that times DP, also runs on two nodes and on three,
+which this machine plays with its first GPU: NCCL refuses two ranks on one GPU of a
+machine, but NCCL_HOSTID says that these are several machines. There the first script
+must begin as on one rank: the mean of the first losses is equal to four digits.
 Every cell of the lessons runs once, so that all branches for GPUs do. FOLDER,
 test-results/gpu if none is named, then has report.txt, what failed in full, and the
 recordings of times measured here. The exit code is 0 if all went well; without a GPU
@@ -24,6 +25,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from subprocess import TimeoutExpired
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -32,7 +34,8 @@ import asked
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-MEASURED = "05_dp_vs_ddp"  # it records times; 05 does so on CPUs only
+MEASURED = "05_dp_vs_ddp"  # it records times; the page on DDP does so on CPUs only
+FIRST = "00_four_ranks_tonight"  # it leans on nothing that the others share
 LONGEST = 120  # seconds that a script may take
 TOO_FEW = "too few GPUs"
 
@@ -90,7 +93,7 @@ def run(line: list, env: dict) -> subprocess.CompletedProcess:
 
 def uses_gpus(path: Path) -> bool:
     """Say whether a script takes a GPU for each rank if there are enough."""
-    return "own_device()" in path.read_text("utf-8")
+    return path.stem == FIRST or "own_device()" in path.read_text("utf-8")
 
 
 def run_nodes(path: Path, nodes: int) -> str:
@@ -116,7 +119,31 @@ def run_nodes(path: Path, nodes: int) -> str:
     said = jobs[0].result().stdout
     assert said.rstrip().rpartition("\n")[2].startswith("ok"), said
     assert "via NET/Socket" in told, told or "no NCCL"
+    if path.stem == FIRST:
+        begins_as_one(path, [job.result().stdout for job in jobs])
     return "NCCL, by a socket"
+
+
+def begins_as_one(path: Path, outputs: list[str]) -> None:
+    """Compare the first losses of several ranks with that of one, on a GPU."""
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    line += [
+        "--local-addr",
+        "127.0.0.1",
+        "--nproc-per-node",
+        "1",
+        path,
+        "--epochs",
+        "1",
+    ]
+    alone = first_losses(run(line, os.environ).stdout)
+    several = first_losses("".join(outputs))
+    assert len(several) == len(outputs) and len(alone) == 1, (several, alone)
+    assert abs(mean(several) - alone[0]) < 5e-5, (several, alone)
+
+
+def first_losses(output: str) -> list[float]:
+    return [float(loss) for loss in re.findall(r"first loss ([\d.]+)", output)]
 
 
 def machine(node: int) -> dict[str, str]:
@@ -139,7 +166,8 @@ def run_script(path: Path, ranks: int, *words: object) -> str:
     assert done.stdout.splitlines()[-1].startswith("ok"), done.stdout
     version = re.search(r"NCCL version \S+", told)
     assert bool(told) == (asks and enough), told or "no NCCL"
-    assert (TOO_FEW in done.stderr) == (asks and not enough), done.stderr
+    tells = asks and path.stem != FIRST
+    assert (TOO_FEW in done.stderr) == (tells and not enough), done.stderr
     return version[0] if version else "NCCL" if told else "gloo"
 
 

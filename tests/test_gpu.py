@@ -4,6 +4,7 @@ import os
 import runpy
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import nbformat
@@ -61,6 +62,32 @@ def test_every_script_and_every_lesson_is_tried(gpu, tmp_path):
         assert {f"{stem}, {kind}" for stem in stems for kind in kinds} <= {*names}
     assert {"03_ring_all_reduce, 2 nodes", "24_precision, 3 nodes"} <= {*names}
     assert not {"05_dp_vs_ddp, 2 nodes", "17_dice, 2 nodes"} & {*names}
+
+
+@pytest.mark.parametrize(
+    ("several", "fault"),
+    [
+        ([2.4102, 2.3611], None),
+        ([2.4102, 2.3621], AssertionError),
+        ([2.38565], AssertionError),
+    ],
+)
+def test_the_first_script_begins_on_nodes_as_on_one_rank(gpu, several, fault):
+    outputs = [f"first loss {loss:.6f}\n" for loss in several] + [""] * (
+        2 - len(several)
+    )
+
+    def run(line, env):
+        assert line[-2:] == ["--epochs", "1"]
+        return subprocess.CompletedProcess(
+            line, 0, "first loss 2.385650\nok: 1 rank", ""
+        )
+
+    gpu["begins_as_one"].__globals__["run"] = run
+    path = GPU.parents[1] / "scripts" / "00_four_ranks_tonight.py"
+    assert gpu["uses_gpus"](path)
+    with pytest.raises(fault) if fault else nullcontext():
+        gpu["begins_as_one"](path, outputs)
 
 
 @pytest.mark.parametrize(
