@@ -168,11 +168,17 @@ def test_untrusted_lesson_shows_its_pictures(lab):
         assert picture.evaluate("p => p.decode().then(() => p.naturalWidth)"), name
 
 
-def test_all_cells_run(ran):
-    """No cell fails, the real run says ok, and the player is alive."""
+def test_all_cells_run(ran, lab):
+    """No cell fails, the real run says ok, and the player is alive.
+
+    And the terminal of a newcomer has shown no warning that is for others to heed:
+    that notebooks are not trusted, or what a kernel says to its server.
+    """
     assert ran.locator(ERROR).all_text_contents() == []
     ran.get_by_text("ok: 4 ranks").first.wait_for()
     ran.locator(PLAYER).first.wait_for()
+    said = (lab.folder / "server.txt").read_text()
+    assert not re.search(r"\[[WE] 20|WARNING|ERROR", said), said
 
 
 def steps(player):
