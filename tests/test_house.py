@@ -98,8 +98,15 @@ def test_a_lesson_is_whole(stem):
 def test_figures_belong_to_lessons():
     """And so do the measurements that a benchmark has left beside them."""
     names = {path.stem for path in (ROOT / "figures").iterdir()}
-    names.remove("map")
+    names -= {"map", "ran"}  # of all lessons together
     assert {name.removesuffix("_measured") for name in names} == set(STEMS)
+
+
+def test_what_last_ran_are_lessons():
+    ran = json.loads((ROOT / "figures" / "ran.json").read_text("utf-8"))
+    assert {*ran} <= {*STEMS}
+    for told in ran.values():
+        assert {*told} == {"torch", "python", "processor", "date"}
 
 
 def test_the_top_level_holds_no_more_than_it_should():
