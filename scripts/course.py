@@ -14,6 +14,9 @@ which counts paths from the folder of the course:
     python3 scripts/course.py lab --no-browser --port 9999
     python3 scripts/course.py test tests/test_course.py -k "half made"
 
+`lab --copy FOLDER` opens a copy of your own, without what the cells have printed. What
+you change there is never replaced: a newer version is put beside it.
+
 With --stamp, `test` notes in figures/ran.json with what each lesson ran; `pages` says
 it on each page.
 
@@ -108,6 +111,10 @@ def main(argv):
                 f"{command!r} is no command: type lab, test, doctor, pages or horovod.",
                 2,
             )
+        if "--copy" in extra:  # what follows may change the folder that we are in
+            place = extra.index("--copy") + 1
+            if extra[place:]:
+                extra[place] = os.path.abspath(extra[place])
         if command == "pages":
             if helped:
                 print(__doc__.strip())
@@ -404,16 +411,83 @@ def numbers(version):
 
 def lab(extra):
     """Become JupyterLab at the first lesson, with the settings in .jupyter."""
-    lessons = sorted(ROOT.glob("notebooks/[0-9][0-9]*_*.ipynb"))
+    root = ROOT
+    if "--copy" in extra:
+        place = extra.index("--copy")
+        if len(extra) == place + 1:
+            raise CourseError("--copy needs a folder.", 2)
+        root = own_copy(Path(extra[place + 1]))
+        extra = extra[:place] + extra[place + 2 :]
+    lessons = sorted(root.glob("notebooks/[0-9][0-9]*_*.ipynb"))
     first = f"notebooks/{lessons[0].name}" if lessons else "README.md"
-    os.chdir(ROOT)
-    settings = [os.environ.get("JUPYTER_CONFIG_PATH"), str(ROOT / ".jupyter")]
+    os.chdir(root)
+    settings = [os.environ.get("JUPYTER_CONFIG_PATH"), str(root / ".jupyter")]
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, settings))
-    start = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}"]
+    start = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}"]
     start.append(f"--LabApp.default_url=/lab/tree/{first}")
     if not any(re.match(r"--(ServerApp\.)?(ip|sock)\b", word) for word in extra):
         start += on_loopback(" ".join(extra))
     os.execv(start[0], [*start, *extra])
+
+
+def own_copy(to):
+    """Bring a folder up to this version of the course; the result is the folder.
+
+    A file that its owner has changed stays. If this version has another one, that is
+    put beside it, under a name that is free.
+    """
+    if ROOT in (to, *to.parents):
+        raise CourseError(f"{to} lies in the course itself: name another folder.", 2)
+    book = to / ".ringside.json"  # what was put there, by its hash
+    known = json.loads(book.read_text("utf-8")) if book.exists() else {}
+    if not known and to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise CourseError(f"{to} holds other things: name another folder.", 2)
+    for path in to_copy():
+        name = path.relative_to(ROOT).as_posix()
+        new = blank(path) if path.suffix == ".ipynb" else path.read_bytes()
+        digest, mine = hashlib.sha256(new).hexdigest(), to / name
+        if mine.exists():
+            there = hashlib.sha256(mine.read_bytes()).hexdigest()
+            if there not in (digest, known.get(name)):
+                if known.get(name) == digest:
+                    continue
+                mine = beside(mine)
+                say(f"You have changed {name}: its newer version is {mine.name}.")
+        mine.parent.mkdir(parents=True, exist_ok=True)
+        mine.write_bytes(new)
+        known[name] = digest
+        book.write_text(json.dumps(known, indent=1), "utf-8")
+    return to
+
+
+def to_copy():
+    """The files of a learner's own copy: all but tests and what belongs to git."""
+    for room in ("notebooks", "scripts", "figures", ".jupyter"):
+        for path in sorted((ROOT / room).rglob("*")):
+            odd = {"__pycache__", ".ipynb_checkpoints"}.intersection(path.parts)
+            if path.is_file() and not odd and path.name != "conftest.py":
+                yield path
+    for name in ("README.md", "requirements.txt", "tests/constraints.txt"):
+        yield ROOT / name
+
+
+def blank(path):
+    """A notebook without what its cells have printed."""
+    page = json.loads(path.read_text("utf-8"))
+    for cell in page["cells"]:
+        if cell["cell_type"] == "code":
+            cell.update(outputs=[], execution_count=None)
+    return (json.dumps(page, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def beside(path):
+    """A name beside a file that nothing has yet."""
+    number = 1
+    while True:
+        new = path.with_name(f"{path.stem}.new{number}{path.suffix}")
+        if not new.exists():
+            return new
+        number += 1
 
 
 def on_loopback(extra):

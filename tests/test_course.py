@@ -775,6 +775,71 @@ def test_the_tests_that_count_as_launches_are_there(course):
         assert f"\ndef test_{name}(script" in source
 
 
+# ---- a copy of one's own ---------------------------------------------------------
+
+
+def write_page(path, word):
+    cell = {"cell_type": "code", "metadata": {}, "source": [word]}
+    cell |= {"execution_count": 1, "outputs": [{"text": ["the answer"]}]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"cells": [cell], "nbformat": 4}))
+
+
+@pytest.fixture
+def copied(course, monkeypatch):
+    """A copy of a course of two pages, and what `lab --copy` becomes."""
+    for number in "01":
+        write_page(course.ROOT / f"notebooks/0{number}_page.ipynb", "first")
+    (course.ROOT / "README.md").write_text("read")
+    (course.ROOT / "notebooks/conftest.py").touch()
+    monkeypatch.chdir(course.ROOT.parent)
+    line = start(course, "lab", "--here", "--copy", "mine", "--no-browser")
+    return course.ROOT.parent / "mine", line
+
+
+def test_a_copy_has_no_printed_answers_and_opens(copied):
+    mine, line = copied
+    assert f"--ServerApp.root_dir={mine}" in line and "--no-browser" in line
+    assert "--copy" not in line and Path.cwd() == mine
+    page = json.loads((mine / "notebooks/00_page.ipynb").read_text())
+    assert page["cells"][0]["outputs"] == [] and page["cells"][0]["source"] == ["first"]
+    assert (mine / "scripts/course.py").exists() and (mine / "README.md").exists()
+    assert not (mine / "notebooks/conftest.py").exists()
+
+
+def test_what_its_owner_has_changed_stays_and_the_newer_page_is_beside_it(
+    copied, course, capsys
+):
+    mine, _ = copied
+    changed, same = (mine / f"notebooks/0{n}_page.ipynb" for n in "01")
+    changed.write_text("my own")
+    start(course, "lab", "--here", "--copy", str(mine))
+    assert changed.read_text() == "my own" and len([*changed.parent.iterdir()]) == 2
+    for word, number in (("second", 1), ("third", 2)):
+        for page in (changed, same):
+            write_page(course.ROOT / "notebooks" / page.name, word)
+        capsys.readouterr()
+        for _ in range(2):  # the second time, nothing is new
+            start(course, "lab", "--here", "--copy", str(mine))
+        told = [o for o in capsys.readouterr().out.splitlines() if "changed" in o]
+        assert len(told) == 1 and f"00_page.new{number}.ipynb" in told[0]
+        assert changed.read_text() == "my own"
+        assert word in changed.with_name(f"00_page.new{number}.ipynb").read_text()
+        assert word in same.read_text()
+
+
+def test_a_copy_takes_no_other_thing_s_place(course, capsys, tmp_path):
+    (tmp_path / "a letter").touch()
+    for folder, says in (
+        (tmp_path, "holds other things"),
+        (course.ROOT / "mine", "lies in the course itself"),
+    ):
+        assert start(course, "lab", "--here", "--copy", str(folder)) == 2
+        assert says in only_sentence(capsys)
+    assert start(course, "lab", "--here", "--copy") == 2
+    assert "--copy needs a folder" in only_sentence(capsys)
+
+
 # ---- pages -----------------------------------------------------------------------
 
 
