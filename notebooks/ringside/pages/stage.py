@@ -7,7 +7,6 @@ import subprocess
 from functools import cache
 from html import escape
 from pathlib import Path
-from urllib.parse import quote
 
 from .. import road, signs
 from ..draw import roadmap
@@ -108,10 +107,10 @@ def run_it(path: str, ran: dict | None) -> str:
     )
     told = escape(told.format(**ran or {}))
     page = f'<a href="{Path(path).name}" download>This page as a notebook</a>'
-    there = ", ".join(
-        f'<a href="{address}">{place}</a>' for place, address in elsewhere(path).items()
-    )
-    there = f"<p>Without a machine of yours (not tried): {there}.</p>" if there else ""
+    there = ""
+    if repository():
+        place = f'<a href="https://codespaces.new/{repository()}">Codespaces</a>'
+        there = f"<p>Or type the last line in {place} (not tried).</p>"
     return (
         '<details class="ringside-run"><summary>Run this page</summary>'
         f"<p>On a machine of yours, with or without GPUs:</p>{to_type()}"
@@ -141,17 +140,6 @@ def repository() -> str:
         return ""
     found = re.search(r"github\.com[:/]([\w.-]+/[\w.-]+?)(\.git)?/?\s*$", told)
     return found[1] if found else ""
-
-
-def elsewhere(path: str) -> dict[str, str]:
-    """Return addresses at which others run a page of this repository."""
-    if not (name := repository()):
-        return {}
-    binder = f"https://mybinder.org/v2/gh/{name}/HEAD?urlpath="
-    return {
-        "Codespaces": f"https://codespaces.new/{name}",
-        "Binder": f"{binder}{quote(f'lab/tree/{path}', safe='')}",
-    }
 
 
 # ---- Other pages -----------------------------------------------------------------
