@@ -232,6 +232,7 @@ def test_pages_work_in_a_browser_from_a_folder(made, launch):  # noqa: F811
         page.reload()
         page.click(".ringside-compare summary")
         row = page.locator("[data-bet=right_answers]")
+        row.get_by_text("right", exact=True).wait_for()  # a fold tells a moment later
         assert row.inner_text().split("\t")[1:] == ["as many", "as many", "right"]
         page.click(".ringside-forget button")
         page.reload()
