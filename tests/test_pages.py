@@ -220,6 +220,7 @@ def test_pages_work_in_a_browser_from_a_folder(made, launch):  # noqa: F811
     browser, asked, wrong = launch(), [], []
     try:
         page = browser.new_page(viewport={"width": 1000, "height": 800})
+        page.set_default_timeout(240_000)
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         steps = 0
