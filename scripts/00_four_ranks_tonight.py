@@ -73,7 +73,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=8)
     args = parser.parse_args()
 
-    torch.set_num_threads(1)  # for work as small as this, more threads are slower
+    torch.set_num_threads(1)  # one core, so that times can be compared
     torch.set_default_dtype(torch.float64)  # prints the same on every processor
     # 1. Meet the other ranks.
     dist.init_process_group()

@@ -2,10 +2,11 @@
 
     python tests/bench_alone.py [--quick]
 
-The training of the first station, alone and on two ranks in turns: seconds of a second
-epoch, without the test at its end, which each rank makes whole. A ratio is one of two
-times of the same turn. With --quick, one turn for each width. At the end, how many
-sums are right of those whose mirror was not trained on either (5 + 27, 27 + 5).
+The training of the first station, alone, on two ranks, and alone with two threads, in
+turns: seconds of a second epoch, without the test at its end, which each rank makes
+whole. A ratio is one of two times of the same turn. With --quick, one turn for each
+width. At the end, how many sums are right of those whose mirror was not trained on
+either (5 + 27, 27 + 5).
 """
 
 import statistics
@@ -50,17 +51,23 @@ def main(quick: bool) -> None:
             lesson.changed(stem, Path(folder), UNTESTED): ranks
             for stem, ranks in RANKS.items()
         }
+        (Path(folder) / "threads").mkdir()
+        more = UNTESTED, ("set_num_threads(1)", "set_num_threads(2)")
+        threads = lesson.changed("train_alone", Path(folder) / "threads", *more)
         for path, ranks in scripts.items():
             seconds(path, ranks, 32)  # the first launch takes longer
         for width in (32, 128):
-            gains = []
+            gains, by_threads = [], []
             for _turn in range(1 if quick else 5):
                 alone, two = (seconds(*job, width) for job in scripts.items())
                 gains.append(alone / two)
+                by_threads.append(alone / seconds(threads, 1, width))
             low, high = min(gains), max(gains)
             middle = statistics.median(gains)
             print(f"width {width}: two ranks train {middle:.2f} times as fast", end="")
-            print(f" ({low:.2f} to {high:.2f})", flush=True)
+            print(f" ({low:.2f} to {high:.2f})", end="")
+            middle = statistics.median(by_threads)
+            print(f", two threads of one process {middle:.2f} times", flush=True)
         path = lesson.changed("train_alone", Path(folder), (END, f"{MIRRORS}\n{END}"))
         how = {"ranks": 1, "env": CPU, "quiet": True, "timeout": 600}
         lone, right = torchrun(path, **how).lines[0][-2].split()
