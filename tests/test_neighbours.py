@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
@@ -437,22 +438,39 @@ def test_a_page_that_is_marked_leaves_nothing_for_the_next(short):
     assert not [p for p in psutil.process_iter(["cmdline"]) if mark in str(p.info)]
 
 
+def locks(folder: str, told) -> None:
+    """Lock a folder, say so, and keep it until somebody answers."""
+    lock = os.open(folder, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    told.send(os.geteuid())
+    told.recv()
+
+
 def test_who_locks_a_folder_that_he_can_read_is_waited_for_only_so_long(
     short, monkeypatch
 ):
+    """As root, the test has another user do it."""
     for place in (nodes, course):
         monkeypatch.setattr(place, "ROOT", short)
         monkeypatch.setattr(place, "WAITING", 0.3)
     monkeypatch.delenv(nodes.HELD, raising=False)
-    (short / "scripts").mkdir()
-    lock = os.open(short / "scripts", os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    with pytest.raises(failure.Refused, match="fuser -v"), nodes.alone():
-        pass
-    installer = course.alone_in(short / "scripts")
-    with pytest.raises(course.CourseError, match="fuser -v"), installer:
-        pass
-    os.close(lock)
+    scripts = short / "scripts"
+    scripts.mkdir()
+    short.chmod(0o755)
+    neighbour = NOBODY if os.geteuid() == 0 else None
+    ours, theirs = multiprocessing.Pipe()
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(in_a_copy, locks, str(scripts), theirs, user=neighbour)
+        try:
+            assert ours.recv() == (os.geteuid() if neighbour is None else NOBODY)
+            with pytest.raises(failure.Refused, match="fuser -v"), nodes.alone():
+                pass
+            installer = course.alone_in(scripts)
+            with pytest.raises(course.CourseError, match="fuser -v"), installer:
+                pass
+        finally:
+            ours.send("let go")
+        other.result()
     with nodes.alone(), course.alone_in(short):
         pass
 

@@ -351,3 +351,16 @@ def test_srun_asks_for_one_processor_unless_it_is_told_again(able):
         subprocess.run(line, check=True, **how)
         said = (place / "out").read_text().splitlines()
     assert said == [f"2, and there are {number}" for number in (1, 2, 2)]
+
+
+def test_rank_0_of_a_step_on_the_second_node_is_there(able):
+    """What a fold of Slurm says: only SLURM_STEP_NODELIST says where rank 0 is."""
+    first = "first() { scontrol show hostnames $1 | head -n 1; }\n"
+    tell = 'echo "$(first $SLURM_STEP_NODELIST) $(first $SLURM_JOB_NODELIST)"'
+    step = "srun --nodes=1 --ntasks=1 -w $(scontrol show hostnames | tail -n 1)"
+    file = f"#!/bin/bash\n#SBATCH --nodes=2\n{first}export -f first\n"
+    file += f"{step} bash -c '{tell}; printenv SLURM_PROCID SLURMD_NODENAME'\n"
+    [done] = slurm(["sbatch", "job.sh"], files={"job.sh": file})
+    (of_step, of_job), rank, node = done.lines[-3].split(), *done.lines[-2:]
+    assert rank == "0"
+    assert of_step == node != of_job
