@@ -6,6 +6,7 @@
     python3 scripts/course.py doctor    say what this machine can run
     python3 scripts/course.py pages     make pages that open without installing
     python3 scripts/course.py horovod   compile Horovod, for its page
+    python3 scripts/course.py pack DIR  make a folder that installs without a network
 
 `lab` and `test` make the folder .venv once, and start quickly from then on. What
 stands behind `lab` is passed on to JupyterLab, what stands behind `test` to pytest,
@@ -22,6 +23,13 @@ it on each page.
 
 `pages` writes into the folder .pages, or into another one that you name, and needs
 neither torch nor .venv; --serve shows them at an address of this machine.
+
+`pack` copies the course with all packages, for this kind of machine, or for those that
+you name: course.py pack DIR linux-x86_64-3.12 macos-arm64-3.13. There, `lab` asks no
+network for anything. Torch comes as with `lab`: with CUDA if a GPU is here.
+
+`doctor --learners 15` has so many learners run a cell of four ranks at once, and says
+how long they wait, and what runs out first.
 
 Add --here to use the Python that runs course.py, with the packages it has, instead
 of .venv (JupyterHub, Colab, a cluster's own torch). Then nothing is installed.
@@ -54,8 +62,16 @@ ROOT = Path(__file__).resolve().parent.parent
 NEEDS = ROOT / "requirements.txt"
 PAGES_NEED = ROOT / "notebooks" / "ringside" / "pages" / "needs.txt"
 EXACT = ROOT / "tests" / "constraints.txt"
+WHEELS = ROOT / ".wheels"  # of a folder that `pack` has made
 BUILDS = {"linux": ("x86_64", "aarch64"), "darwin": ("arm64",)}  # of PyTorch
 TOOLS = ("pytest", "pytest-xdist", "ruff", "playwright")  # for `test` alone
+KINDS = {  # of machines, as uv calls them, and the wheels that each can use
+    "linux-x86_64": "x86_64-manylinux_2_28",
+    "linux-aarch64": "aarch64-manylinux_2_28",
+    "macos-arm64": "aarch64-apple-darwin",
+}
+PACKED = (".jupyter", ".pytest.ini", ".ruff.toml", "LICENSE", "README.md", "figures")
+PACKED += ("notebooks", "requirements.txt", "scripts", "tests")
 HOROVOD = "horovod==0.28.1"  # the last one, of 2023
 HOROVOD_BUILDS = ("setuptools<81", "wheel", "packaging")  # newer ones cannot build it
 HOROVOD_NEEDS = ("cloudpickle", "psutil", "pyyaml", "packaging")
@@ -106,29 +122,29 @@ def main(argv):
             stream.reconfigure(errors="backslashreplace")  # for any path in any locale
         if os.name == "nt":
             raise CourseError("the course does not run on native Windows: use WSL2.", 2)
-        if command not in ("lab", "test", "doctor", "horovod", "pages"):
-            raise CourseError(
-                f"{command!r} is no command: type lab, test, doctor, pages or horovod.",
-                2,
-            )
-        if "--copy" in extra:  # what follows may change the folder that we are in
-            place = extra.index("--copy") + 1
-            if extra[place:]:
-                extra[place] = os.path.abspath(extra[place])
+        if command not in ("lab", "test", "doctor", "pages", "horovod", "pack"):
+            commands = "lab, test, doctor, pages, horovod or pack"
+            raise CourseError(f"{command!r} is no command: type {commands}.", 2)
+        # What follows may change the folder that we are in.
+        place = extra.index("--copy") + 1 if "--copy" in extra else 0
+        if extra[place:] and (place or command == "pack" and not helped):
+            extra[place] = os.path.abspath(extra[place])
         if command == "pages":
             if helped:
                 print(__doc__.strip())
                 return 0
             return pages(extra, here)
-        tools = TOOLS if command == "test" else ()
+        tools = {"test": TOOLS, "pack": ("uv",)}.get(command, ())
         installed = here or any(complete(venv, tools) for venv in places())
-        if helped and (command in ("doctor", "horovod") or not installed):
+        if helped and (command in ("doctor", "horovod", "pack") or not installed):
             print(__doc__.strip())
             return 0
         if not here and (installed or command != "doctor"):
             inside(tools, command, extra)
         if command == "doctor":
-            return doctor(installed)
+            number = learners(extra, installed)
+            code = doctor(installed)
+            return code or number and try_learners(number)
         lacking = missing(tools)
         if lacking:
             add = shlex.join([sys.executable, "-m", "pip", "install", *lacking])
@@ -138,7 +154,8 @@ def main(argv):
         if helped:  # of the program that the words are passed on to
             program = "jupyterlab" if command == "lab" else "pytest"
             os.execv(sys.executable, [sys.executable, "-m", program, *extra])
-        return {"lab": lab, "test": test, "horovod": horovod}[command](extra)
+        does = {"lab": lab, "test": test, "horovod": horovod, "pack": pack}
+        return does[command](extra)
     except CourseError as stop:
         reason, code = stop, stop.code
     except OSError as error:
@@ -312,6 +329,11 @@ def alone_in(folder):
 def install(python, tools):
     """Install the packages, with pip's own progress on the screen."""
     pip = (python, "-m", "pip", "install", "-c", str(EXACT))
+    if WHEELS.is_dir():
+        install_packed(python)
+        if tools:
+            run(*pip, *tools, stdout=None)
+        return
     size = "0.3 GB to download, 1.3 GB on disk"
     if sys.platform == "linux" and not cpu_torch(python, *pip):
         size = "3 GB to download, 7 GB on disk, as torch comes with CUDA"
@@ -337,6 +359,101 @@ def cpu_torch(python, *pip):
         say("Only torch with CUDA can be reached from here")
         return False
     return True
+
+
+def this_kind():
+    """The kind of machine that this is, and its Python, as `pack` calls both."""
+    system = {"darwin": "macos"}.get(sys.platform, sys.platform)
+    return f"{system}-{platform.machine()}-{PYTHON}"
+
+
+def install_packed(python):
+    """Install what `pack` has put beside the course; nothing else is asked."""
+    lock = WHEELS / f"{this_kind()}.txt"
+    if not lock.exists():
+        packed = ", ".join(sorted(path.stem for path in WHEELS.glob("*-*.txt")))
+        raise CourseError(
+            f"this folder was packed for {packed or 'nothing yet'}, and this is "
+            f"{this_kind()}: pack it for that, too.",
+            2,
+        )
+    say("Installing the packages that lie beside the course: 1.3 GB on disk, or more")
+    pip = (python, "-m", "pip", "install", "--no-index", "--find-links", str(WHEELS))
+    run(*pip, "--require-hashes", "-r", str(lock), stdout=None)
+
+
+def pack(extra):
+    """Copy the course with the packages of some kinds of machines; the result is 0."""
+    if not extra:
+        raise CourseError("pack needs a folder.", 2)
+    to, kinds = Path(extra[0]), extra[1:] or [this_kind()]
+    for kind in kinds:
+        name, _, python = kind.rpartition("-")
+        if name not in KINDS or not re.fullmatch(r"3\.\d+", python):
+            names = ", ".join(f"{name}-{PYTHON}" for name in KINDS)
+            raise CourseError(f"{kind!r} is no kind of machine; such are {names}.", 2)
+    if ROOT in (to, *to.parents):
+        raise CourseError(f"{to} lies in the course itself: name another folder.", 2)
+    wheels = to / WHEELS.name
+    if to.exists() and not wheels.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise CourseError(f"{to} holds other things: name another folder.", 2)
+    size = "3 GB, as torch comes with CUDA" if nvidia() else "0.2 to 0.3 GB"
+    say(f"For each of {len(kinds)} kinds of machines, {size}")
+    wheels.mkdir(parents=True, exist_ok=True)
+    aside = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+    for name in PACKED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, to / name, ignore=aside, dirs_exist_ok=True)
+        elif (ROOT / name).exists():
+            shutil.copy2(ROOT / name, to / name)
+    for kind in kinds:
+        pack_wheels(kind, wheels)
+    say(f"Packed: {to}. There, python3 scripts/course.py lab needs no network.")
+    return 0
+
+
+def pack_wheels(kind, wheels):
+    """Download the wheels for a kind of machine; write down their hashes at the end."""
+    name, _, python = kind.rpartition("-")
+    arch = name.partition("-")[2]
+    tags = [f"manylinux_2_{minor}_{arch}" for minor in range(28, 4, -1)]
+    tags += [f"manylinux{year}_{arch}" for year in (2014, 2010, 1)]
+    if name.startswith("macos"):
+        tags = [f"macosx_14_0_{arch}"]
+    get = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes"]
+    get += ["--only-binary=:all:", "--python-version", python, "-d", str(wheels)]
+    get += [word for tag in tags for word in ("--platform", tag)]
+    with tempfile.TemporaryDirectory() as folder:
+        lock, part = Path(folder, "lock.txt"), Path(folder, "part.txt")
+        exact_packages(KINDS[name], python, lock)
+        places = {}  # torch without CUDA has an index of its own
+        for package in re.findall(r"^\S.*(?:\n .*)*", lock.read_text(), re.M):
+            index = re.search("# from (.+)", package)[1]
+            places.setdefault(index, []).append(package)
+        for index, packages in places.items():
+            part.write_text("\n".join(packages))
+            most = len(packages) == max(map(len, places.values()))
+            at = [] if most else ["--index-url", index]
+            run(*get, *at, "-r", str(part), stdout=None)
+        shutil.copy(lock, wheels / f"{kind}.txt")
+
+
+def exact_packages(kind, python, lock):
+    """Write which packages a kind of machine needs, with hash and index of each."""
+    os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", "14.0")  # of torch's builds
+    ask = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--generate-hashes"]
+    ask += ["--no-header", "--no-annotate", "--emit-index-annotation"]
+    ask += ["--python-version", python, "--python-platform", kind]
+    ask += ["-c", str(EXACT), str(NEEDS), "-o", str(lock)]
+    say(f"Asking which packages {kind} needs with Python {python}")
+    if nvidia():
+        run(*ask)
+        return
+    try:
+        run(*ask, "--torch-backend", "cpu")
+    except CourseError:
+        say("Torch without CUDA can't be reached from here: for Linux, this takes 3 GB")
+        run(*ask)
 
 
 def nvidia():
@@ -819,6 +936,25 @@ def doctor(installed):
     for line in faults or end:
         say(textwrap.fill(line, 88, break_long_words=False, break_on_hyphens=False))
     return 1 if faults else 0
+
+
+def learners(extra, installed):
+    """How many learners are to be tried at once; 0 if none are."""
+    if not extra:
+        return 0
+    if extra[0] != "--learners" or not re.fullmatch("[1-9][0-9]{0,2}", extra[-1]):
+        line = "course.py doctor --learners 15"
+        raise CourseError(f"doctor takes a number of learners, as in {line}.", 2)
+    if not installed or missing():
+        raise CourseError("the course is not installed yet: run lab first.", 2)
+    return int(extra[-1])
+
+
+def try_learners(number):
+    """Have so many kernels run a cell at once; the result is 0 if all could."""
+    say(f"\n{number} learners at once, each with a kernel: a minute or so")
+    line = [sys.executable, "-m", "ringside.learners", str(number)]
+    return subprocess.run(line, cwd=ROOT / "notebooks", env=clean()).returncode
 
 
 def plan(gpus):

@@ -844,6 +844,106 @@ def test_a_copy_takes_no_other_thing_s_place(course, capsys, tmp_path):
 
 
 @pytest.fixture
+def packing(course, monkeypatch):
+    """A course whose uv knows two packages, each at an index of its own."""
+
+    def run(*command, **how):
+        line = " ".join(map(str, command[1:]))
+        course.steps.append(line)
+        for word, text in course.fails.items():
+            if word in line:
+                raise course.why(text)
+        if "uv" in command:
+            small = "+cpu" if "--torch-backend" in command else ""
+            at = "https://small" if small else "https://main"
+            Path(command[command.index("-o") + 1]).write_text(
+                "numpy==2 \\\n    --hash=sha256:aa\n    # from https://main\n"
+                "sympy==1 \\\n    --hash=sha256:bb\n    # from https://main\n"
+                f"torch==2{small} \\\n    --hash=sha256:cc\n    # from {at}\n"
+            )
+        if "download" in command:
+            text = Path(command[-1]).read_text()
+            course.asked.append(re.findall(r"^\w+", text, re.M))
+
+    course.asked = []
+    monkeypatch.setattr(course, "missing", lambda *_: [])
+    monkeypatch.setattr(course, "run", run)
+    for name in course.PACKED:
+        if not (course.ROOT / name).exists():
+            (course.ROOT / name).mkdir()
+    (course.ROOT / "notebooks" / "00_a.ipynb").write_text("{}")
+    (course.ROOT / "notebooks" / "__pycache__").mkdir()
+    return course
+
+
+def test_a_pack_is_the_course_with_what_each_kind_of_machine_needs(
+    packing, tmp_path, capsys
+):
+    kinds = ["linux-x86_64-3.12", "macos-arm64-3.13"]
+    assert start(packing, "pack", "--here", "for class", *kinds) == 0
+    made = tmp_path / "for class"
+    assert (made / "notebooks" / "00_a.ipynb").exists()
+    assert not (made / "notebooks" / "__pycache__").exists()
+    locks = sorted(path.name for path in (made / ".wheels").glob("*.txt"))
+    assert locks == [f"{kind}.txt" for kind in kinds]
+    assert "torch==2+cpu" in (made / ".wheels" / locks[0]).read_text()
+    assert packing.asked == [["numpy", "sympy"], ["torch"]] * 2
+    get = [step for step in packing.steps if "pip download" in step]
+    assert "--index-url" not in get[0] and "--index-url https://small" in get[1]
+    assert "--platform manylinux_2_28_x86_64" in get[0]
+    assert (
+        "--platform macosx_14_0_arm64" in get[2] and "--python-version 3.13" in get[2]
+    )
+    assert all("--require-hashes --only-binary=:all:" in step for step in get)
+    assert "0.2 to 0.3 GB" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_a_pack_without_the_small_torch_has_the_large_one(packing, capsys):
+    packing.fails["--torch-backend"] = "error: dns"
+    assert start(packing, "pack", "--here", "all") == 0
+    assert packing.asked == [["numpy", "sympy", "torch"]]
+    assert "3 GB" in capsys.readouterr().out
+
+
+def test_a_pack_that_stops_half_way_is_not_taken_for_whole(packing, tmp_path, capsys):
+    packing.fails["--index-url https://small"] = "ERROR: HTTPSConnection"
+    assert start(packing, "pack", "--here", "all") == 1
+    assert "network" in only_sentence(capsys)
+    assert not list((tmp_path / "all" / ".wheels").glob("*.txt"))
+    packing.fails.clear()
+    assert start(packing, "pack", "--here", "all") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("", "needs a folder"),
+        ("new amiga-68000-3.12", "linux-x86_64-"),
+        ("new linux-x86_64", "linux-x86_64-"),
+        ("full", "holds other things"),
+    ],
+)
+def test_what_pack_cannot_do_it_says(packing, capsys, tmp_path, words, says):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    assert start(packing, "pack", "--here", *words.split()) == 2
+    assert says in only_sentence(capsys)
+    assert start(packing, "pack", "--here", str(packing.ROOT / "in")) == 2
+
+
+def test_in_a_pack_lab_installs_what_lies_there_and_asks_no_network(course, capsys):
+    wheels = course.ROOT / ".wheels"
+    wheels.mkdir()
+    assert start(course, "lab") == 2
+    assert f"this is {course.this_kind()}: pack it" in only_sentence(capsys)
+    lock = wheels / f"{course.this_kind()}.txt"
+    lock.touch()
+    assert start(course, "lab")[-2:] == ["lab", "--here"]
+    [step] = [step for step in course.steps if "pip install" in step]
+    assert f"--no-index --find-links {wheels} --require-hashes -r {lock}" in step
+
+
+@pytest.fixture
 def pages(course, monkeypatch):
     """course.py, whose makers of pages write one file, or fail if that is asked."""
     needs = course.PAGES_NEED
@@ -988,6 +1088,29 @@ def test_doctor_tries_the_two_ranks(course, capsys, monkeypatch):
     assert "(gloo: connection reset): bring" in " ".join(
         capsys.readouterr().out.split()
     )
+
+
+@pytest.mark.parametrize(
+    "words", ["--learners", "--learners 0", "--learners 1000", "--lerners 5", "15"]
+)
+def test_doctor_takes_a_number_of_learners(course, capsys, words):
+    assert start(course, "doctor", "--here", *words.split()) == 2
+    assert "doctor --learners 15" in only_sentence(capsys)
+
+
+def test_learners_are_tried_by_the_python_of_the_course(course, monkeypatch):
+    assert start(course, "doctor", "--learners", "3") == 2  # nothing is installed
+    lines = []
+
+    def run(line, **how):
+        lines.append((line, how["cwd"]))
+        return SimpleNamespace(returncode=1)
+
+    monkeypatch.setattr(course, "doctor", lambda installed: 0)
+    monkeypatch.setattr(subprocess, "run", run)
+    assert start(course, "doctor", "--here", "--learners", "3") == 1
+    line = [sys.executable, "-m", "ringside.learners", "3"]
+    assert lines == [(line, course.ROOT / "notebooks")]
 
 
 @pytest.mark.parametrize(
