@@ -24,9 +24,10 @@ it on each page.
 `pages` writes into the folder .pages, or into another one that you name, and needs
 neither torch nor .venv; --serve shows them at an address of this machine.
 
-`pack` copies the course with all packages, for this kind of machine, or for those that
+`pack` copies the course with its packages, for this kind of machine, or for those that
 you name: course.py pack DIR linux-x86_64-3.12 macos-arm64-3.13. There, `lab` asks no
-network for anything. Torch comes as with `lab`: with CUDA if a GPU is here.
+network for anything, and `pages` shows what was made when it was packed. Torch comes
+as with `lab`: with CUDA if a GPU is here.
 
 `doctor --learners 15` has so many learners run a cell of four ranks at once, and says
 how long they wait, and what runs out first.
@@ -408,6 +409,7 @@ def pack(extra):
             shutil.copy2(ROOT / name, to / name)
     for kind in kinds:
         pack_wheels(kind, wheels)
+    pages([str(to / ".pages")], here=False)
     say(f"Packed: {to}. There, python3 scripts/course.py lab needs no network.")
     return 0
 
@@ -667,7 +669,20 @@ def pages(extra, here):
     ours = (to / "_static" / "pages.js").exists()
     if to.exists() and not ours and (not to.is_dir() or any(to.iterdir())):
         raise CourseError(f"{to} holds other things: name another folder.", 2)
-    python = sys.executable if here else str(pages_venv() / "bin" / "python")
+    python = sys.executable
+    if not (WHEELS.is_dir() and ours):  # else they were packed, with the course
+        python = python if here else str(pages_venv() / "bin" / "python")
+        make_pages(to, python, here)
+    say(f"The pages are here: {(to / 'index.html').as_uri()}")
+    if "--serve" in extra:
+        serve = ["-m", "http.server", str(loopback()), "--bind", "127.0.0.1"]
+        say(f"Open http://127.0.0.1:{serve[2]}; Ctrl+C ends it.")
+        os.execv(python, [python, *serve, "--directory", str(to)])
+    return 0
+
+
+def make_pages(to, python, here):
+    """Make the pages, and put them in the place of older ones when they are whole."""
     say("Making the pages: a quarter of a minute or so")
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=to.parent, prefix=".pages-") as room:
@@ -680,12 +695,6 @@ def pages(extra, here):
         with suppress(FileNotFoundError):
             to.rename(Path(room, "old"))
         Path(room, "new").rename(to)
-    say(f"The pages are here: {(to / 'index.html').as_uri()}")
-    if "--serve" in extra:
-        serve = ["-m", "http.server", str(loopback()), "--bind", "127.0.0.1"]
-        say(f"Open http://127.0.0.1:{serve[2]}; Ctrl+C ends it.")
-        os.execv(python, [python, *serve, "--directory", str(to)])
-    return 0
 
 
 def clean():

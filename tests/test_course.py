@@ -868,6 +868,8 @@ def packing(course, monkeypatch):
     course.asked = []
     monkeypatch.setattr(course, "missing", lambda *_: [])
     monkeypatch.setattr(course, "run", run)
+    monkeypatch.setattr(course, "pages_venv", lambda: Path(sys.prefix))
+    monkeypatch.setattr(course, "make_pages", lambda to, *_: to.mkdir())
     for name in course.PACKED:
         if not (course.ROOT / name).exists():
             (course.ROOT / name).mkdir()
@@ -884,6 +886,7 @@ def test_a_pack_is_the_course_with_what_each_kind_of_machine_needs(
     made = tmp_path / "for class"
     assert (made / "notebooks" / "00_a.ipynb").exists()
     assert not (made / "notebooks" / "__pycache__").exists()
+    assert (made / ".pages").is_dir()
     locks = sorted(path.name for path in (made / ".wheels").glob("*.txt"))
     assert locks == [f"{kind}.txt" for kind in kinds]
     assert "torch==2+cpu" in (made / ".wheels" / locks[0]).read_text()
@@ -1010,6 +1013,14 @@ def test_pages_that_cannot_be_made_leave_the_old_ones(pages, capsys):
     assert start(pages, "pages") == 1
     assert "check the network" in only_sentence(capsys)
     assert (pages.ROOT / ".pages/1.html").exists()
+
+
+def test_packed_pages_are_shown_as_they_are(pages, monkeypatch):
+    (pages.ROOT / ".wheels").mkdir()
+    (pages.ROOT / ".pages" / "_static").mkdir(parents=True)
+    (pages.ROOT / ".pages" / "_static" / "pages.js").touch()
+    monkeypatch.setattr(pages, "make_pages", lambda *_: pytest.fail("made again"))
+    assert "http.server" in start(pages, "pages", "--serve")
 
 
 def test_pages_are_served_to_this_machine_only(pages, capsys):
