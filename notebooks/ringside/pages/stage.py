@@ -11,7 +11,7 @@ from pathlib import Path
 from .. import road, signs
 from ..draw import roadmap
 from ..recording import ROOT
-from . import forms
+from . import bring, forms
 
 HERE = Path(__file__).parent
 RAN = ROOT / "figures" / "ran.json"
@@ -59,7 +59,7 @@ def stage(to: Path) -> None:
     ran = json.loads(RAN.read_text("utf-8")) if RAN.exists() else {}
     for stem in [*road.STEMS, *road.TABLE["look_up"]]:
         path = ROOT / "notebooks" / f"{stem}.ipynb"
-        shutil.copy(path, beside / "notebooks")
+        bring.write(path, beside / "notebooks", repository())
         page = json.loads(path.read_text("utf-8"))
         page["cells"] = staged(stem, page["cells"], ran.get(stem))
         (to / "notebooks" / path.name).write_text(json.dumps(page), "utf-8")
@@ -110,7 +110,9 @@ def run_it(path: str, ran: dict | None) -> str:
     there = ""
     if repository():
         place = f'<a href="https://codespaces.new/{repository()}">Codespaces</a>'
-        there = f"<p>Or type the last line in {place} (not tried).</p>"
+        there = f"<p>Or type the last line in {place} (not tried). "
+        there += "In Kaggle or Colab, upload this page as a notebook: its first cell "
+        there += "brings the course (played through, but not there).</p>"
     return (
         '<details class="ringside-run"><summary>Run this page</summary>'
         f"<p>On a machine of yours, with or without GPUs:</p>{to_type()}"
