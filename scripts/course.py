@@ -544,9 +544,23 @@ def lab(extra):
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, settings))
     start = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}"]
     start.append(f"--LabApp.default_url=/lab/tree/{first}")
+    start += encrypted()
     if not any(re.match(r"--(ServerApp\.)?(ip|sock)\b", word) for word in extra):
         start += on_loopback(" ".join(extra))
     os.execv(start[0], [*start, *extra])
+
+
+def encrypted():
+    """The option by which kernels talk in secret, where this Python's ZeroMQ can.
+
+    Else each kernel warns that it does not; and where it can't, the option is an error.
+    """
+    with suppress(ImportError):
+        import zmq
+
+        if zmq.has("curve"):
+            return ["--MappingKernelManager.transport_encryption=auto"]
+    return []
 
 
 def own_copy(to):

@@ -556,14 +556,16 @@ def lab(course, *words):
     return start(course, "lab", "--here", *words)
 
 
-def test_lab_opens_the_first_lesson_in_the_course_folder(course, capsys):
+def test_lab_opens_the_first_lesson_in_the_course_folder(course, capsys, monkeypatch):
     for name in ("10_later", "04_first", "a_note"):
         (course.ROOT / f"notebooks/{name}.ipynb").parent.mkdir(exist_ok=True)
         (course.ROOT / f"notebooks/{name}.ipynb").touch()
+    monkeypatch.setattr("zmq.has", lambda what: True)
     line = lab(course, "--collaborative")
     assert line == [
         *(sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={course.ROOT}"),
         "--LabApp.default_url=/lab/tree/notebooks/04_first.ipynb",
+        "--MappingKernelManager.transport_encryption=auto",
         *("--ServerApp.ip=127.0.0.1", "--ServerApp.port=8888", "--collaborative"),
     ]
     assert capsys.readouterr().out == ""
@@ -574,6 +576,14 @@ def test_lab_has_settings_of_its_own_behind_those_that_are_asked_for(course):
     assert os.environ["JUPYTER_CONFIG_PATH"] == str(course.ROOT / ".jupyter")
     lab(course)
     assert os.environ["JUPYTER_CONFIG_PATH"].count(os.pathsep) == 1
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_lab_asks_for_secret_talk_only_where_it_is_possible(course, monkeypatch, able):
+    import zmq
+
+    monkeypatch.setattr(zmq, "has", lambda what: able and what == "curve")
+    assert ("transport_encryption=auto" in " ".join(lab(course))) == able
 
 
 @pytest.mark.parametrize("word", ["--ip", "--ip=::1", "--ServerApp.ip=::1", "--sock=x"])
