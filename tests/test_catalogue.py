@@ -372,6 +372,12 @@ JOBS = {  # words before the script, the script, variables, and all that it must
         {},
         ["terminated with signal SIGKILL"],
     ),
+    "spawned, and code below Python breaks": (
+        [],
+        SPAWNS.format("os.kill(os.getpid(), signal.SIGSEGV)", MAIN),
+        {"PYTHONFAULTHANDLER": "1"},
+        ["terminated with signal SIGSEGV"],
+    ),
     "spawned, and it raises": (
         [],
         SPAWNS.format("raise KeyError", MAIN),
@@ -433,6 +439,7 @@ def test_a_message_of_a_launcher_or_of_a_lone_process_is_said_here(job, tmp_path
     done = subprocess.run([sys.executable, *words, path], timeout=300, **how)
     all_of_it = done.stdout + done.stderr
     assert [message for message in told if message not in all_of_it] == []
+    assert "PYTHONFAULTHANDLER" not in variables or 'job.py", line' in all_of_it
 
 
 @pytest.mark.parametrize("message", CURED)

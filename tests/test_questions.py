@@ -72,3 +72,41 @@ print(len(os.sched_getaffinity(0)), torch.get_num_threads(), os.cpu_count())"""
     how = {"env": env, "capture_output": True, "text": True}
     told = subprocess.run([sys.executable, "-c", ask], check=True, **how).stdout
     assert told.split() == ["1", "1", f"{os.cpu_count()}"]
+
+
+def test_a_converted_model_predicts_on_a_cpu_and_its_file_fits_a_plain_one(tmp_path):
+    """Without a group; so its page says `eval()`, and that the names are the same."""
+    import torch
+    from torch import nn
+
+    def made():
+        return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+
+    plain, converted = made(), nn.SyncBatchNorm.convert_sync_batchnorm(made())
+    torch.save(converted.state_dict(), tmp_path / "model.pt")
+    plain.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    rows = torch.ones(4, 2)
+    assert torch.equal(converted.eval()(rows), plain.eval()(rows))
+
+
+def trains(rank, world_size):
+    """Take ten steps with dice, and print the last bits of what came out."""
+    import torch
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    layers = [layer for _ in range(3) for layer in (nn.Linear(64, 64), nn.Tanh())]
+    model = DistributedDataParallel(nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    torch.manual_seed(rank)
+    for _ in range(10):
+        optimizer.zero_grad()
+        model(torch.randn(32, 64)).square().mean().backward()
+        optimizer.step()
+    print([weights.double().sum().item().hex() for weights in model.parameters()])
+
+
+def test_with_the_same_seeds_a_run_on_three_cpu_ranks_repeats_itself():
+    first, second = (torchrun(trains, ranks=3, quiet=True, env=CPU) for _ in range(2))
+    assert first.lines == second.lines

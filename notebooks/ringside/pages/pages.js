@@ -5,6 +5,25 @@
   if (location.protocol === "file:" && typeof DOCUMENTATION_OPTIONS === "object")
     DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
 
+  // The search finds pages that have every word. If none has, it shows those that
+  // have most of them: who asks has other words than who answers.
+  if (typeof Search === "object") {
+    const everyWord = Search.performTermsSearch;
+    Search.performTermsSearch = (words, without) => {
+      const found = everyWord(words, without);
+      if (found.length || words.size < 2) return found;
+      const pages = new Map();
+      for (const word of words)
+        for (const row of everyWord(new Set([word]), without)) {
+          const [had, score] = pages.get(row[0]) ?? [0, 0];
+          pages.set(row[0], [had + 1, score + row[4], row]);
+        }
+      const most = Math.max(0, ...[...pages.values()].map(([had]) => had));
+      return [...pages.values()].filter(([had]) => had > most / 2)
+        .map(([had, score, row]) => row.with(4, 100 * had + score));
+    };
+  }
+
   const page = location.pathname.split("/").pop();
   const place = (form, input) => `ringside ${page} ${form} ${input}`;
 
