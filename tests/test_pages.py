@@ -248,7 +248,7 @@ def test_pages_work_in_a_browser_from_a_folder(made, launch):  # noqa: F811
         page.goto((made / "search.html").as_uri() + "?q=set_epoch")
         found = page.get_by_role("link", name="Who sees which sample")
         found.last.wait_for()
-        page.goto((made / "search.html").as_uri() + "?q=zebra set_epoch horovodrun")
+        page.goto((made / "search.html").as_uri() + "?q=zebra set_epoch SIGKILL")
         page.get_by_role("link", name="Messages, and what they mean").wait_for()
         page.set_viewport_size({"width": 390, "height": 844})  # a phone
         for name in ("30_launchers", "33_when_it_breaks", "teaching"):
