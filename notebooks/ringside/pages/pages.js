@@ -24,6 +24,13 @@
     };
   }
 
+  // Tables of sentences, which a phone shows as cards.
+  for (const table of document.querySelectorAll("article table")) {
+    const rows = table.rows.length, columns = table.rows[0]?.cells.length ?? 0;
+    if (columns > 2 && table.textContent.length > 100 * rows)
+      table.classList.add("ringside-long");
+  }
+
   const page = location.pathname.split("/").pop();
   const place = (form, input) => `ringside ${page} ${form} ${input}`;
 
