@@ -785,6 +785,12 @@ def test_the_tests_that_count_as_launches_are_there(course):
         assert f"\ndef test_{name}(script" in source
 
 
+def test_a_quick_test_names_tests_that_are_there(course):
+    for name in course.QUICK:
+        path, _, test = name.partition("::")
+        assert f"\ndef {test.partition('[')[0]}" in (ROOT / path).read_text() + "\ndef "
+
+
 # ---- a copy of one's own ---------------------------------------------------------
 
 
