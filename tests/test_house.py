@@ -177,7 +177,8 @@ def test_a_script_keeps_to_its_contract(path):
         "only torch, Python's own, and what all scripts share"
     )
     assert source.count("add_argument(") <= 2, "and --record, which all have"
-    assert len(source.splitlines()) <= 150, "one thing"
+    code = [line for line in source.splitlines() if not re.match(r"\s*(#|$)", line)]
+    assert len(code) <= 130, "one thing, with as many comments and blank lines as help"
     first = ast.get_docstring(ast.parse(source)).splitlines()[2].strip()
     assert first == f"torchrun --standalone --nproc-per-node 4 scripts/{path.name}"
 
