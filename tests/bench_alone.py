@@ -6,7 +6,7 @@ The training of the first station, alone, on two ranks, and alone with two threa
 turns: seconds of a second epoch, without the test at its end, which each rank makes
 whole. A ratio is one of two times of the same turn. With --quick, one turn for each
 width. At the end, how many sums are right of those whose mirror was not trained on
-either (5 + 27, 27 + 5).
+either (5 + 27, 27 + 5). On a machine with a GPU, how long a step takes there, by width.
 """
 
 import statistics
@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 
 import asked
 import lesson
+import torch
 
 sys.path.append(str(lesson.NOTEBOOKS))
 torchrun = import_module("ringside").torchrun  # now that it is found
@@ -25,6 +26,7 @@ torchrun = import_module("ringside").torchrun  # now that it is found
 RANKS = {"train_alone": 1, "00_four_ranks_tonight": 2}
 UNTESTED = "sums[8400:]", "sums[8400:8401]"
 CPU = {"CUDA_VISIBLE_DEVICES": ""}
+STEPS = 8400 // 240  # of an epoch
 END = '    print(f"ok'
 MIRRORS = """
     seen = {tuple(row) for row in training[:, :6].tolist()}
@@ -34,13 +36,13 @@ MIRRORS = """
 """
 
 
-def seconds(path: Path, ranks: int, width: int) -> float:
+def seconds(path: Path, ranks: int, width: int, env: dict = CPU) -> float:
     """Return how long an epoch takes: a run of two less a run of one."""
     ends = []
     for epochs in (0, 1, 2):
         if epochs:
             words = "--width", width, "--epochs", epochs
-            torchrun(path, *words, ranks=ranks, env=CPU, quiet=True, timeout=600)
+            torchrun(path, *words, ranks=ranks, env=env, quiet=True, timeout=600)
         ends.append(time.perf_counter())
     return ends[2] - ends[1] - (ends[1] - ends[0])
 
@@ -72,6 +74,9 @@ def main(quick: bool) -> None:
         how = {"ranks": 1, "env": CPU, "quiet": True, "timeout": 600}
         lone, right = torchrun(path, **how).lines[0][-2].split()
         print(f"of {lone} new sums whose mirror is new as well, {right} are right")
+        for width in (32, 128, 512, 1024, 2048) if torch.cuda.is_available() else ():
+            step = seconds(next(iter(scripts)), 1, width, env={}) / STEPS
+            print(f"width {width} on a GPU: a step takes {1000 * step:.1f} ms")
 
 
 if __name__ == "__main__":
