@@ -37,12 +37,20 @@ def wrap(rank, note):
     """Wrap a model, change it by hand, take a step; note whose numbers it then has."""
     model = Layer(rank)
     note("made", model, weight_of=rank, buffer_of=rank)
+
+    # Wrapping writes rank 0's weight and buffer into the tensors of all ranks.
     wrapped = DistributedDataParallel(model)
     note("wrapped", model, weight_of=0, buffer_of=0)
+
+    # wrapped holds this same model, so now the ranks differ again.
     model.load_state_dict(Layer(rank).state_dict())
     note("changed", model, weight_of=rank, buffer_of=rank)
+
+    # A forward copies rank 0's buffer once more, but no weight.
     loss = wrapped(torch.tensor([rank + 1.0]))
     note("forward", model, weight_of=rank, buffer_of=0)
+
+    # backward averages the gradients, and nothing mends the weights.
     loss.backward()
     note("backward", model, weight_of=rank, buffer_of=0)
 
@@ -51,6 +59,7 @@ def wrap(rank, note):
 def main():
     parser = Parser(__doc__)
     args, rank, world_size = start(parser)
+    # Models and inputs are made on the rank's device, so no line has to move them.
     device, backend = own_device()
     torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
@@ -60,14 +69,19 @@ def main():
         has = {"weight": model.weight.item(), "buffer": model.seen.item()}
         right = {"weight": weight_of + 1, "buffer": 10 * (buffer_of + 1)}
         if phase == "backward":
+            # The gradients of the ranks are 1, 2, 3 and so on, and this is their mean.
             has["grad"] = round(model.weight.grad.item(), 2)
-            right["grad"] = (1 + world_size) / 2  # the mean of 1, 2, 3 ...
+            right["grad"] = (1 + world_size) / 2
+
+        # If DDP loses one of its habits, the script stops.
         if has != right:
             raise ValueError(f"{phase}: rank {rank} has {has}, not {right}")
         event = {"step": len(events), "rank": rank, "phase": phase}
         events.append(event | {"has": has})
 
     wrap(rank, note)
+
+    # All ranks hand over what they noted; rank 0 prints a column for each of them.
     rows = save_recording(args.record, events, picture="habits")
     if rank == 0:
         for phase in dict.fromkeys(row["phase"] for row in rows):

@@ -42,13 +42,19 @@ class Dice:
 def throw(rank, workers, way):
     """Return what the workers of this rank throw, by epoch."""
     torch.manual_seed(0 if way == "one seed" else rank)
-    # forked: a copy of this process, made in no time
+    # A forked worker is a copy of this process, which is made in no time.
     options = {"num_workers": workers, "multiprocessing_context": "fork"}
+
+    # A loader with a generator takes its base seeds from it, here alike on all ranks.
     if way == "the recipe":
         options["generator"] = torch.Generator().manual_seed(0)
+    # A worker calls this function after the loader has seeded it. So the sum replaces
+    # the loader's seed.
     if way == "rank + worker":
         options["worker_init_fn"] = lambda worker: torch.manual_seed(rank + worker)
-    loader = DataLoader(Dice(workers), None, **options)  # None: no batches
+
+    # None asks for single samples, and each worker gets one: so each throws once.
+    loader = DataLoader(Dice(workers), None, **options)
     return [list(loader) for _ in range(EPOCHS)]
 
 
@@ -60,6 +66,8 @@ def first_throw(seed):
 
 def predict(seed, workers):
     """Return what the workers of a rank with this seed will throw, by epoch."""
+    # Each loop over a loader begins with a new base seed, from the rank's generator.
+    # The seed of a worker is base seed + worker.
     own = torch.Generator().manual_seed(seed)
     epochs = []
     for _ in range(EPOCHS):
@@ -76,19 +84,26 @@ def main():
     if not 1 <= args.workers <= 4:
         parser.error(f"--workers must be 1 to 4, not {args.workers}")
 
-    # thrown before there is a group, whose threads can't be forked
+    # A process group has threads, and a fork can fail in a process with threads. So the
+    # workers throw before there is a group.
     mine = {way: throw(rank, args.workers, way) for way in WAYS}
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
-    everyone, events = [None] * world_size, []
+    everyone = [None] * world_size
     dist.all_gather_object(everyone, mine)
+
+    events = []
     for step, way in enumerate(WAYS):
+        # One process knows all throws, because a seed decides the whole list of them.
         due = predict(rank if way == "seed + rank" else 0, args.workers)
         if way == "rank + worker":
+            # The sum does not contain the epoch, so each epoch repeats the first one.
             due = [[first_throw(rank + w) for w in range(args.workers)]] * EPOCHS
         if mine[way] != due:
             raise ValueError(f"{way}: one process predicts {due}, not {mine[way]}")
+
+        # For the picture: each number of a worker, and behind it who threw it.
         thrown = [{n for epoch in each[way] for n in epoch} for each in everyone]
-        holds = {  # by worker: its numbers, and behind each the ranks that threw it
+        holds = {
             f"worker {worker}": [
                 [n, *(r for r, numbers in enumerate(thrown) if n in numbers)]
                 for n in numbers

@@ -38,6 +38,7 @@ class SumOverRanks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
+        # A sample is in the sums of all ranks, so it changes the losses of all ranks.
         return SumOverRanks.forward(ctx, gradient)
 
 
@@ -50,14 +51,22 @@ class JoinedNorm(nn.BatchNorm1d):
     def forward(self, x):
         if not self.training:
             return super().forward(x)
+
+        # Of each channel, the count of samples, their sum and the sum of their squares
+        # are enough for mean and variance. Squares need many digits, hence double.
         wide = x.double()
         own = torch.stack([torch.ones_like(wide), wide, wide**2]).sum(1)  # per channel
         count, total, squares = self.add_up(own)
+
+        # The variance is the mean of the squares, minus the square of the mean.
         mean = total / count
         var = squares / count - mean**2
+
+        # As in BatchNorm1d, the variance that is kept divides by one sample less.
         with torch.no_grad():
             self.running_mean.lerp_(mean.to(x), self.momentum)  # 0.9 old + 0.1 new
             self.running_var.lerp_((var * count / (count - 1)).to(x), self.momentum)
+
         y = (x - mean) / (var + self.eps).sqrt()
         return self.weight * y.to(x) + self.bias
 
@@ -67,10 +76,15 @@ def main():
     parser = Parser(__doc__)
     args, rank, world_size = start(parser)
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
-    numbers = torch.arange(1.0, 4 * world_size, 2)[:, None]  # 1 and 3, 5 and 7 ...
-    marks = torch.eye(world_size).repeat_interleave(2, 0)  # 1 in the column of its rank
-    whole, tenth = torch.cat([numbers, marks], 1), (4 * rank + 2) / 10
-    x, events = whole.chunk(world_size)[rank], []
+
+    # Each rank has two samples: 1 and 3, 5 and 7, and so on. Behind its number, each
+    # sample has a mark, a 1 in the column of its rank. In a mean of some samples, only
+    # the columns of their ranks are not 0.
+    numbers = torch.arange(1.0, 4 * world_size, 2)[:, None]
+    marks = torch.eye(world_size).repeat_interleave(2, 0)
+    whole = torch.cat([numbers, marks], 1)
+    x = whole.chunk(world_size)[rank]
+    events = []
 
     def note(phase, norm, call=None, y=None, var=None, mean=None):
         """Keep both means and whose samples are in them, if y comes from the first."""
@@ -83,19 +97,34 @@ def main():
         event = {"step": len(events), "rank": rank, "phase": phase, "call": call}
         events.append(event | {"holds": holds})
 
-    norm, joined = nn.BatchNorm1d(1 + world_size), JoinedNorm(1 + world_size)
-    alone, together = (torch.var_mean(part, 0, correction=0) for part in (x, whole))
+    norm = nn.BatchNorm1d(1 + world_size)
+    joined = JoinedNorm(1 + world_size)
+    alone = torch.var_mean(x, 0, correction=0)
+    together = torch.var_mean(whole, 0, correction=0)
+
+    # Each rank's layer subtracts the mean of its own samples, under DDP, too.
     model = DistributedDataParallel(norm)
     note("forward 1", norm, None, model(x), *alone)
+
+    # The layer's hook runs when DDP has copied, and before the layer computes.
     hook = norm.register_forward_pre_hook(lambda *_: note("copy", norm, "broadcast"))
     y = model(x)
     hook.remove()
     note("forward 2", norm, None, y, *alone)
+
+    # In evaluation DDP copies, too, so all ranks subtract the running mean of rank 0.
     y = model.eval()(x)
     note("evaluation", norm, "broadcast", y, norm.running_var, norm.running_mean)
+
+    # This layer is not wrapped: its own all-reduce makes the means equal.
     note("joined", joined, "all_reduce", joined(x), *together)
+
+    # By hand: running means begin as 0, and each forward in training takes 0.9 of the
+    # old one and 0.1 of the batch's. Rank 0's batch has the mean 2.
+    tenth = (4 * rank + 2) / 10
     kept = [float(event["holds"]["running"][0][0]) for event in events]
     torch.testing.assert_close(kept, [tenth, 0.2, 0.18 + tenth, 0.38, world_size / 5])
+
     rows = save_recording(args.record, events, picture="flow", phases=PHASES, pace=3)
     if rank == 0:
         for phase, name in product(PHASES, ("mean", "running")):

@@ -31,18 +31,23 @@ def results(samples):
 
 def share(way, samples, rank, world_size):
     """Return the samples that this rank tests."""
+    # The sampler fills an incomplete last round with first samples, or cuts it off.
     if way in ("padded", "drop_last"):
         options = {"shuffle": False, "drop_last": way == "drop_last"}
         return list(DistributedSampler(range(samples), world_size, rank, **options))
+    # Here no sample comes twice and none is missing, but some shares may be shorter.
     return list(range(rank, samples, world_size))
 
 
 def accuracy(way, mine):
     """Average the ranks' means; or add up sums and counts, and divide last."""
+    # Here a sample of a short share counts more than a sample of a long one.
     if way == "mean of means":
         mean = mine.mean()
         dist.all_reduce(mean)
         return mean / dist.get_world_size()
+
+    # Here each sample counts once, and an empty share adds 0 to both sums.
     totals = torch.stack([mine.sum(), mine.new_tensor(len(mine))])
     dist.all_reduce(totals)
     return totals[0] / totals[1]
@@ -52,9 +57,13 @@ def gather(mine, samples):
     """Fill up to the longest share; return a row for each round, a column a rank."""
     world_size = dist.get_world_size()
     longest = -(-samples // world_size)  # rounded up
+
+    # all_gather needs equal lengths, so shorter shares are filled with 0.
     filled = torch.nn.functional.pad(mine, (0, longest - len(mine)))
     shares = [torch.empty_like(filled) for _ in range(world_size)]
     dist.all_gather(shares, filled)
+
+    # Row by row, the table has the order of the data set, and the filling comes last.
     return torch.stack(shares, dim=1)
 
 
@@ -69,9 +78,13 @@ def main():
     torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
 
+    # What one process with all samples finds.
     scores, _, right = results(args.samples)
-    truth, predictions = right.mean(), (scores > 0).long()  # of one process
-    accuracies, events = {}, []
+    truth = right.mean()
+    predictions = (scores > 0).long()
+
+    accuracies = {}
+    events = []
     for step, way in enumerate(WAYS):
         tests = share(way, args.samples, rank, world_size)
         accuracies[way] = accuracy(way, right[tests])
@@ -79,9 +92,13 @@ def main():
         event |= {"right": right[tests].int().tolist()}
         events.append(event | {"accuracy": f"{accuracies[way]:.1%}"})
     torch.testing.assert_close(accuracies["exact"], truth)
+
+    # The exact way came last, so tests is this rank's share of it, each sample once.
+    # Round by round, and without the filling, the predictions are in order again.
     ordered = gather(predictions[tests], args.samples).flatten()[: args.samples]
     if not torch.equal(ordered, predictions):
         raise ValueError(f"gathered {ordered}, but one process has {predictions}")
+
     rows = save_recording(args.record, events, picture="tests")
     if rank == 0:
         print(f"one process   tests {args.samples:2}: {truth:6.1%}")

@@ -39,10 +39,13 @@ def make(rank):
 
 def take_step(step, ddp, optimizer, scheduler):
     """Move the weight towards the rank's next samples, each with some noise."""
+    # The count of steps says where the sampler stands, in the middle of an epoch, too.
     sampler = DistributedSampler(range(SAMPLES))
     epoch, place = divmod(step, ceil(len(sampler) / BATCH))
     sampler.set_epoch(epoch)
     batch = torch.tensor([*sampler][place * BATCH :][:BATCH])
+
+    # Each rank throws its own dice, so a resumed run needs the dice of all ranks.
     wanted = batch + torch.randint(-4, 5, batch.shape) / 4
     optimizer.zero_grad()
     (ddp(torch.ones(1, dtype=torch.float64)) - wanted).square().mean().backward()
@@ -52,19 +55,25 @@ def take_step(step, ddp, optimizer, scheduler):
 
 def save(path, step, training, rank, world_size):
     """Let rank 0 write what all ranks remember: to path.part, and then to path."""
+    # Weights, momentum and learning rate are equal on all ranks, but not the dice. All
+    # ranks make this call, so it stands outside of the if.
     dice = [None] * world_size if rank == 0 else None
     dist.gather_object(torch.get_rng_state(), dice)
+
+    # A kill leaves a whole file under path, the old one or the new one.
     if rank == 0:
         state = {name: part.state_dict() for name, part in training.items()}
         with open(f"{path}.part", "wb") as file:
             torch.save(state | {"step": step, "dice": dice}, file)
             file.flush()
-            os.fsync(file.fileno())  # now it is on the disk
+            # A power cut could lose what is not on the disk yet.
+            os.fsync(file.fileno())
         os.replace(f"{path}.part", path)
 
 
 def resume(path, training, rank, world_size):
     """Give each rank what was saved; return how many steps are done."""
+    # Each rank loads the file itself, and takes its own dice out of it.
     state = torch.load(path, map_location="cpu", weights_only=True)
     if len(state["dice"]) != world_size:
         raise ValueError(f"{path} is of {len(state['dice'])} ranks, not {world_size}")
@@ -77,12 +86,17 @@ def resume(path, training, rank, world_size):
 def train(life, path, until, rank, world_size, events, kill=False):
     """Train, from the file's step on, if there is a file; return what is remembered."""
     training, step = make(rank), 0
+
+    # Rank 0 looks for the file, and all do as it says: all load, or none does.
     there = [bool(path) and path.exists()]
-    dist.broadcast_object_list(there)  # rank 0 decides for all
+    dist.broadcast_object_list(there)
     if there[0]:
         step = resume(path, training, rank, world_size)
     elif path:
+        # A first file, so that a kill leaves one before the first steps are saved, too.
         save(path, 0, training, rank, world_size)
+
+    # Loading comes before wrapping, and model stays the bare one, which is saved.
     model, *others = training.values()
     ddp = DistributedDataParallel(model)
     while step < until:
@@ -92,8 +106,12 @@ def train(life, path, until, rank, world_size, events, kill=False):
         events.append(event | {"weight": f"{model.weight.item():.2f}"})
         if path and step % EVERY == 0:
             save(path, step, training, rank, world_size)
+
+    # SIGKILL leaves a process no time to tidy up or to save.
     if kill and rank == world_size - 1:
         os.kill(os.getpid(), signal.SIGKILL)
+
+    # Weight, momentum, learning rate and dice: if one differs, it is another run.
     moved = others[0].state_dict()["state"][0]["momentum_buffer"].item()
     dice = torch.get_rng_state().tolist()
     return [model.weight.item(), moved, *others[1].get_last_lr(), *dice]
@@ -111,16 +129,28 @@ def main():
         parser.error(f"--folder must be a folder, not {args.folder}")
 
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
-    events, until = [], args.kill_after or 10
+    events = []
+    common = (rank, world_size, events)
+    until = args.kill_after or 10
     with TemporaryDirectory() as folder:
-        dist.broadcast_object_list(names := [str(args.folder or folder)])  # rank 0's
-        path, own = Path(names[0], "training.pt"), (rank, world_size, events)
-        whole = train("whole", None, STEPS, *own)
+        # Each rank has made a folder of its own, and all take rank 0's.
+        names = [str(args.folder or folder)]
+        dist.broadcast_object_list(names)
+        path = Path(names[0], "training.pt")
+
+        # This run is never stopped, and shows how the resumed run must end.
+        whole = train("whole", None, STEPS, *common)
+
+        # If an earlier run has left a file, no run is stopped: this file is resumed.
         if not path.exists():
-            train("stopped", path, until, *own, kill=args.kill_after)
-        resumed = train("resumed", path, STEPS, *own)
+            train("stopped", path, until, *common, kill=args.kill_after)
+        resumed = train("resumed", path, STEPS, *common)
+
+        # Only exact equality shows that nothing was forgotten.
         if resumed != whole:
             raise ValueError(f"rank {rank}: {resumed[:3]} resumed, {whole[:3]} whole")
+
+        # The weights are equal on all ranks, so rank 0's are enough to record.
         rows = [] if rank else events
         save_recording(args.record, rows, picture="lives", every=EVERY)
     if rank == 0:

@@ -42,18 +42,26 @@ def gathered(mine):
 
 def tell(pieces, later, files):
     """Return what all ranks and the disk, rank -1, hold and send in each phase."""
+    # A cell is a number and the ranks whose colours it has. On the disk that is the one
+    # rank that wrote it.
     writer = {n: rank for rank, piece in enumerate(pieces) for n in piece}
     disk = {f"file {r}": [[n, r] for n in piece] for r, piece in enumerate(pieces)}
-    first = files["small"][2]  # of __1_0.distcp, the 1
-    disk[f"file {first}"].append([0, int(first)])
+    first = int(files["small"][2])  # of __1_0.distcp, the 1
+    disk[f"file {first}"].append([0, first])
+
+    # All ranks hold the same small tensor, which is the number 0.
+    small = [[0, *range(len(pieces))]]
     sent = [[[-1, name, cells]] for name, cells in disk.items()]
-    small, got = [[0, *range(len(pieces))]], [[] for _ in pieces]
     got = [[[n, writer[n]] for n in piece] for piece in later]
+
+    # A row has what a rank holds and sends in each of the four phases.
     rows = []
     for rank, piece in enumerate(pieces):
         held = {"big": [[n, rank] for n in piece], "small": small}
-        new = {"big": got[rank], "small": [[0, int(first)]]} if got[rank] else {}
+        new = {"big": got[rank], "small": [[0, first]]} if got[rank] else {}
         rows.append([(held, []), (held, sent[rank]), ({}, []), (new, [])])
+
+    # The disk comes last: it holds all files from the save on, and sends in the load.
     loads = [[rank, "big", cells] for rank, cells in enumerate(got) if cells]
     rows.append([({}, []), (disk, []), (disk, []), (disk, loads)])
     return [
@@ -72,24 +80,45 @@ def main():
         parser.error(f"--numel must be 1 to 24, not {args.numel}")
 
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
-    everyone, half = range(world_size), range(max(1, world_size // 2))
-    mesh, fewer = (DeviceMesh("cpu", list(ranks)) for ranks in (everyone, half))
+    # Making a mesh is a call of all ranks, also of those that are not in it.
+    half = range(max(1, world_size // 2))
+    mesh = DeviceMesh("cpu", list(range(world_size)))
+    fewer = DeviceMesh("cpu", list(half))
+
+    # big lies in pieces on all ranks, and small is whole on each of them.
     whole = torch.arange(1, args.numel + 1)
-    big, small = in_pieces(whole, mesh), torch.tensor([0])
+    big = in_pieces(whole, mesh)
+    small = torch.tensor([0])
+
     with TemporaryDirectory() as folder:
-        dist.broadcast_object_list(names := [folder])  # that of rank 0
+        # Each rank has made a folder of its own, and all take rank 0's.
+        names = [folder]
+        dist.broadcast_object_list(names)
+
+        # All ranks save: each writes its own piece, and one of them writes small, too.
         dcp.save({"big": big, "small": small}, checkpoint_id=names[0])
-        new, later = in_pieces(torch.zeros_like(whole), fewer), []
+
+        # dcp.load returns nothing, and fills what it is handed: larger pieces of zeros,
+        # and a -1.
+        new = in_pieces(torch.zeros_like(whole), fewer)
+        later = []
         if rank in half:
             state = {"big": new, "small": torch.tensor([-1])}
             dcp.load(state, checkpoint_id=names[0], process_group=fewer.get_group())
             torch.testing.assert_close(state["small"], small)
             later = new.to_local().tolist()
+
+        # .metadata says which file has what, and so tells who wrote small.
         stored = dcp.FileSystemReader(names[0]).read_metadata().storage_data
         files = {index.fqn: file.relative_path for index, file in stored.items()}
-        pieces, later = gathered(big.to_local().tolist()), gathered(later)
-    # not by full_tensor(), which would keep the group alive
+
+        # These calls also wait for all ranks. Only then rank 0 removes the folder.
+        pieces = gathered(big.to_local().tolist())
+        later = gathered(later)
+
+    # full_tensor() would put the pieces together, too, but keep the group alive.
     torch.testing.assert_close(torch.tensor(sum(later, [])), whole)
+
     events = [] if rank else tell(pieces, later, files)
     header = {"phases": PHASES, "alone": "the disk", "pace": 3, "gap": 110}
     save_recording(args.record, events, picture="flow", **header)

@@ -33,12 +33,19 @@ def take_step(ddp, pieces, optimizer, scaler, kind):
     """Take a step with a batch in pieces: scale; then unscale, clip, step, update."""
     optimizer.zero_grad()
     for number, (image, wanted) in enumerate(pieces, 1):
+        # The last piece sends the gradients, also those of the pieces before.
         with nullcontext() if number == len(pieces) else ddp.no_sync():
+            # Only the forward and the loss stand in autocast: backward takes its types
+            # from the forward.
             with torch.autocast(image.device.type, kind, enabled=kind != torch.float32):
                 loss = nn.functional.mse_loss(ddp(image), wanted)
             scaler.scale(loss / len(pieces)).backward()
+
+    # Clipping wants gradients in their real length, so unscaling comes first.
     scaler.unscale_(optimizer)
     nn.utils.clip_grad_norm_(ddp.parameters(), max_norm=1.0)
+
+    # The step is skipped if a gradient is infinite, and then the scale is halved.
     scaler.step(optimizer)
     scaler.update()
 
@@ -54,32 +61,47 @@ def train(way, exponent, rank, device, events):
     model = nn.Conv2d(1, 1, 1, bias=False)
     nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+
+    # The first scale is too large by default. After two good steps it doubles.
     scaler = torch.amp.GradScaler(device.type, 2.0**exponent, growth_interval=2)
     scaler = scaler if way == WAYS[2] else torch.amp.GradScaler(enabled=False)
-    ddp, seen, before = DistributedDataParallel(model), [], 0.0
+
+    # The hook sees the rank's own gradient. After the average, an inf of one rank is in
+    # the gradients of all.
+    ddp = DistributedDataParallel(model)
+    seen = []
     ddp.register_comm_hook(seen, note_and_average)
     kind = torch.float32 if way == WAYS[0] else torch.float16
+    before = 0.0
     for step in range(1, STEPS + 1):
         event = {"step": step, "rank": rank, "phase": way}
         event["exponent"] = int(scaler.get_scale()).bit_length() - 1
         take_step(ddp, [photo(rank)], optimizer, scaler, kind)
-        weight, states = 1000 * model.weight.item(), [None] * dist.get_world_size()
+
+        # If one gradient is infinite, all ranks must skip the step: they compare.
+        weight = 1000 * model.weight.item()
+        states = [None] * dist.get_world_size()
         dist.all_gather_object(states, (weight, scaler.get_scale(), seen[-1]))
         infs = [other for other, state in enumerate(states) if not state[2]]
         if infs and weight != before:
             raise ValueError(f"{way}, step {step} is taken, with an inf on {infs}")
         if len({state[:2] for state in states}) > 1:
             raise ValueError(f"{way}, step {step}: the ranks disagree: {states}")
-        before, event["exact"] = weight, weight
+
+        before = weight
+        event["exact"] = weight
         events.append(event | {"weight": f"{weight:.1f}", "infs": infs})
 
 
 def compare(events):
     """Check that 16 bits lose each step, and that scaling keeps all that it takes."""
     right, lost, scaled = ([e for e in events if e["phase"] == way] for way in WAYS)
-    kept = [event["exact"] for event in scaled if not event["infs"]]
+    # The gradient of each pixel is rounded to 0 in 16 bits, so the weight stays at 0.
     if any(event["exact"] for event in lost):
         raise ValueError("16 bits have kept something without a scale")
+
+    # The steps that are taken, one after the other, are those of 32 bits.
+    kept = [event["exact"] for event in scaled if not event["infs"]]
     for weight, event in zip(kept, right):
         if abs(weight - event["exact"]) > 0.01 * event["exact"]:
             raise ValueError(f"the weight is {weight}, in 32 bits {event['exact']}")
@@ -96,12 +118,15 @@ def main():
     device, backend = own_device()
     torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
+
     events = []
     for way in WAYS:
         train(way, args.exponent, rank, device, events)
     kept = compare(events)
     for event in events:
         del event["exact"]
+
+    # compare needed all digits of a weight; the picture shows one.
     save_recording(args.record, [] if rank else events, picture="bits")
     if rank == 0:
         print(f"{'thousandths, after step':23}", *(f"{s:5}" for s in range(1, 9)))
@@ -109,6 +134,8 @@ def main():
             own = [event for event in events if event["phase"] == way]
             marks = ["skip" if e["infs"] else e["weight"] for e in own]
             print(f"{way:23}", *(f"{mark:>5}" for mark in marks))
+
+        # own is now the way that came last, the one with a scale.
         print(f"{'scale: 2 to the power':23}", *(f"{e['exponent']:5}" for e in own))
         infs = [",".join(map(str, e["infs"])) or "-" for e in own]
         print(f"{'inf on rank':23}", *(f"{ranks:>5}" for ranks in infs))

@@ -17,12 +17,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shared import Parser, save_recording, start
 
-TRAIN, TEST, BATCH, EPOCHS, EVERY = 2048, 1000, 16, 2, 256  # samples, but EPOCHS
-SEEDS, RULES = range(5), ("as before", "linear", "warm-up", "square root")
+TRAIN, TEST = 2048, 1000  # samples
+BATCH = 16  # samples of a rank in a step
+EPOCHS = 2
+EVERY = 256  # samples from one score to the next
+SEEDS = range(5)
+RULES = ("as before", "linear", "warm-up", "square root")
+
+# The task is to say near which of ten points, the middles, a sample lies. All ranks
+# throw the same samples, because they agree on a seed.
 DICE = torch.Generator().manual_seed(0)
 MIDDLES = torch.randn(10, 16, generator=DICE, dtype=torch.float64)
 LABELS = torch.randint(10, (TRAIN + TEST,), generator=DICE)
-INPUTS = torch.normal(MIDDLES[LABELS], 1, generator=DICE)  # around ten middles
+INPUTS = torch.normal(MIDDLES[LABELS], 1, generator=DICE)
 WANTED = nn.functional.one_hot(LABELS).double()
 
 
@@ -35,7 +42,10 @@ class Nets(nn.Module):
         for seed in SEEDS:
             torch.manual_seed(seed)
             layers = nn.Linear(16, 32), nn.Linear(32, 10)
-            made.append([w for of in layers for w in (of.weight.T, of.bias[None])])
+            pairs = [(layer.weight.T, layer.bias[None]) for layer in layers]
+            made.append([weight for pair in pairs for weight in pair])
+
+        # Larger weights make the task steeper: a small change of a layer does more.
         weights = (size * torch.stack(same).detach().double() for same in zip(*made))
         self.weights = nn.ParameterList(weights)
 
@@ -65,7 +75,8 @@ def shuffled(epoch):
 
 def rate(rule, lr, times, epochs):
     """Return the learning rate for a batch that is so many times as large."""
-    if rule == "warm-up":  # from 1 to all in the first epoch
+    # Warm-up begins with one rank's rate, and after an epoch it is the linear rule.
+    if rule == "warm-up":
         times = 1 + (times - 1) * min(1, epochs)
     factors = {"as before": 1, "square root": times**0.5}
     return lr * factors.get(rule, times)
@@ -76,14 +87,20 @@ def train(nets, rule, lr, batch, ranks=(0,), world_size=1):
     scores, seen = [score(nets)], 0
     for epoch in range(EPOCHS):
         for numbers in shuffled(epoch).split(batch, dim=1):
+            # The rate depends on the samples that all have seen, so the ranks agree.
             now = rate(rule, lr, batch // BATCH, seen / TRAIN)
+
+            # A real rank has one share, and DDP averages. One process that plays all
+            # ranks adds up their gradients, and the division makes that a mean, too.
             nets.zero_grad()
             for rank in ranks:
                 share = numbers[:, rank::world_size]
                 (loss(nets, share) / len(ranks)).backward()
+
             with torch.no_grad():
                 for weight in nets.parameters():
                     weight -= now * weight.grad
+
             seen += numbers.shape[1]
             if seen // EVERY >= len(scores):
                 scores.append(score(nets))
@@ -100,15 +117,23 @@ def main():
         parser.error("--size and --lr are above 0, 10 at most")
 
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
-    batch, ways, events = BATCH * world_size, {}, []
+    batch = BATCH * world_size
+    ways = {}
     for rule in RULES:
-        setting, ddp = (rule, args.lr, batch), DistributedDataParallel(Nets(args.size))
+        setting = (rule, args.lr, batch)
+        ddp = DistributedDataParallel(Nets(args.size))
         ways[rule] = train(ddp, *setting, [rank], world_size)
-        if rank == 0:  # one process takes the shares of all ranks, one by one
+
+        # One process takes the shares of all ranks, one by one, and gets the same
+        # weights, up to rounding. In a training that diverges these may be nan.
+        if rank == 0:
             one = Nets(args.size)
             train(one, *setting, range(world_size), world_size)
             both = [[*nets.parameters()] for nets in (ddp, one)]
             torch.testing.assert_close(*both, rtol=0, atol=1e-9, equal_nan=True)
+
+    # In the picture one rank, with its own batch and learning rate, comes first.
+    events = []
     if rank == 0:
         ways = {"1 rank": train(Nets(args.size), "linear", args.lr, BATCH)} | ways
         for way, scores in ways.items():
@@ -117,6 +142,7 @@ def main():
                 events.append(event | {"score": round(each.sum().item() * TEST / 100)})
             row = f"{each.mean():5.1f} right, {each.min():4.1f} to {each.max():.1f}"
             print(f"{way:12}{row}")
+
     header = {"every": EVERY, "tests": TEST * len(SEEDS)}
     save_recording(args.record, events, picture="paths", **header)
     if rank == 0:

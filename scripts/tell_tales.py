@@ -25,17 +25,22 @@ class Watched:
     def __init__(self, loader):
         if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
             raise TypeError("only a loader of batches of numbered samples is watched")
-        self.batch_sampler, self.epochs = loader.batch_sampler, []
+        self.batch_sampler = loader.batch_sampler
+        self.epochs = []
         self.samples = len(loader.dataset)
-        vars(loader)["batch_sampler"] = self  # the loader refuses a plain assignment
+
+        # A loader refuses a plain assignment once it is made.
+        vars(loader)["batch_sampler"] = self
 
     def __getattr__(self, name):
+        # Whatever else is asked of a batch_sampler, the loader's own one answers.
         return getattr(self.batch_sampler, name)
 
     def __len__(self):
         return len(self.batch_sampler)
 
     def __iter__(self):
+        # A loader begins a new loop over its batch_sampler in each epoch.
         self.epochs.append([])
         for batch in self.batch_sampler:
             self.epochs[-1].append(batch)
@@ -44,15 +49,21 @@ class Watched:
 
 def tell_tales(watched, model):
     """Return on every rank what all ranks have read and hold; rank 0 says it, too."""
-    weights = torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
+    # On the CPU, because tensors on two GPUs cannot be compared.
+    own = torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
     everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, (watched.epochs, weights))
-
+    dist.all_gather_object(everyone, (watched.epochs, own))
     all_epochs, weights = zip(*everyone)
+
+    # For each rank and each epoch, the numbers of its samples in the order of reading.
     orders = [[[*chain(*epoch)] for epoch in epochs] for epochs in all_epochs]
+    # How many ranks read a sample is asked of the first epoch. But a sample that it
+    # leaves out may come in a later one, so for "never read" all epochs count.
     readers = Counter(number for mine in orders for number in {*mine[0]})
     read = {number for mine in orders for order in mine for number in order}
+    # Two epochs in the same order, one after the other, were not shuffled anew.
     pairs = [pair for mine in orders for pair in pairwise(mine)]
+
     told = {
         "steps": len(watched.epochs[0]),
         "samples": len(readers),
