@@ -20,7 +20,7 @@ from shared import Parser, own_device, save_recording, start
 
 X = [1.0, 2.0, 1.0, 2.0, 3.0, 2.0, 2.0, 3.0]  # eight samples for a model of one weight
 Y = [0.0, 0.0, 1.0, -3.0, 2.0, -1.0, 1.0, 1.0]
-RATE = 0.25
+RATE = 0.25  # the learning rate
 
 
 def share(samples, rank, world_size):
@@ -45,6 +45,8 @@ def short(value):
 def told(rank, w, x, y, grad, mean):
     """Return what a rank had, found and got, as one event; rank -1 is one process."""
     slopes = [short(slope) for slope in x * (w * x - y)]
+
+    # Nobody sends the weight: equal weights that take equal steps stay equal.
     weights = [short(w), short(w - RATE * mean)]  # before the step, and after it
     numbers = {"slopes": slopes, "grad": short(grad), "mean": short(mean), "w": weights}
     return {"step": 0, "rank": rank} | numbers
@@ -54,27 +56,48 @@ def told(rank, w, x, y, grad, mean):
 def main():
     parser = Parser(__doc__)
     args, rank, world_size = start(parser)
+
     device, backend = own_device()
     torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
-    times = -(-world_size // len(X))  # with more than eight ranks, repeat the samples
-    x, y = torch.tensor(X * times), torch.tensor(Y * times)
+
+    # With more than eight ranks, the samples are repeated, so that each rank has some.
+    times = -(-world_size // len(X))
+    x = torch.tensor(X * times)
+    y = torch.tensor(Y * times)
     w = torch.tensor(1.0)
-    mine = share(x, rank, world_size), share(y, rank, world_size)
-    grad, alone, count = gradient(w, *mine), gradient(w, x, y), len(mine[0])
+
+    # Each rank finds the mean gradient of its own samples alone.
+    own_x = share(x, rank, world_size)
+    own_y = share(y, rank, world_size)
+    grad = gradient(w, own_x, own_y)
+    count = len(own_x)
+
+    # What one process finds for the whole batch is right, and all else is held against
+    # it: ranks that only compare with each other can agree on a wrong gradient.
+    alone = gradient(w, x, y)
+
+    # One all-reduce leaves three sums over all ranks on every rank.
     sums = torch.tensor([grad, grad * count, count])
-    dist.all_reduce(sums)  # three sums in one call
+    dist.all_reduce(sums)
     means, slopes, samples = sums
-    mean, by_count = means / world_size, slopes / samples
+
+    # The mean of the means needs equal shares. The mean by count divides only once, at
+    # the end, so in it every sample counts as much as in one process.
+    mean = means / world_size
+    by_count = slopes / samples
     if not torch.allclose(by_count, alone):
         raise ValueError(f"the mean by count is {by_count}, not {alone}")
-    if len(x) % world_size == 0 and mean != alone:  # whole numbers: to the last bit
+    # The slopes are whole numbers, so with equal shares the mean is right to the bit.
+    if len(x) % world_size == 0 and mean != alone:
         raise ValueError(f"the mean of equal shares is {mean}, not {alone}")
 
-    events = [told(rank, w, *mine, grad, mean)]
+    # Rank 0 also keeps what one process has: the middle of the picture.
+    events = [told(rank, w, own_x, own_y, grad, mean)]
     if rank == 0:
         events.append(told(-1, w, x, y, alone, alone))
     rows = save_recording(args.record, events, picture="shares")
+
     if rank == 0:
         print("rank  samples  mean gradient")
         for row in rows[1:]:  # the first is one process

@@ -23,8 +23,12 @@ from torch.profiler import record_function
 from shared import Parser, own_device, save_recording, start
 from timing import measured_on, quiet_profile, spans_of
 
-METHODS, DRAWN = ["each", "flat", "hooks", "buckets", "ddp"], ["flat", "buckets"]
-READY, BEGINS = "torch::autograd::AccumulateGrad", "c10d::allreduce_"  # in a profile
+METHODS = ["each", "flat", "hooks", "buckets", "ddp"]
+DRAWN = ["flat", "buckets"]
+
+# What a profile calls a gradient that is ready, and an all-reduce that begins.
+READY = "torch::autograd::AccumulateGrad"
+BEGINS = "c10d::allreduce_"
 KEPT = [READY, BEGINS, "backward", "stops", "copies, waits", "gloo:all_reduce"]
 
 
@@ -54,7 +58,7 @@ def when_ready(weights, act):
     def hook(weight):
         ready.append(weight)
         if len(ready) == len(weights):
-            ready.clear()
+            ready.clear()  # for the next step
             act(weights)
 
     for weight in weights:
@@ -64,7 +68,9 @@ def when_ready(weights, act):
 def buckets_of(weights, cap):
     """From the last weight to the first: a bucket takes them until it has cap bytes."""
     buckets = [[]]
+    # The gradient of the last weight is ready first, so the last weight comes first.
     for weight in reversed(list(weights)):
+        # A weight is never cut, so a bucket may grow beyond the cap.
         if sum(each.nbytes for each in buckets[-1]) >= cap:
             buckets.append([])
         buckets[-1].append(weight)
@@ -73,14 +79,23 @@ def buckets_of(weights, cap):
 
 def prepare(method, model, mb):
     """Return the model to call, and what is to be done after backward."""
-    weights, begun = list(model.parameters()), []
+    weights = list(model.parameters())
+    begun = []
+
+    # Two ways come late: they begin after backward, when all gradients are ready.
     late = {"each": [[weight] for weight in weights], "flat": [weights]}
+
+    # A hook is a part of backward: while average waits in it, backward cannot go on.
     if method == "hooks":
         for weight in weights:
             when_ready([weight], record_function("stops")(average))
+
+    # The cure: a hook only begins an all-reduce, and its end is left to after().
     if method == "buckets":
         for bucket in buckets_of(weights, (mb or 1) * 2**20):
             when_ready(bucket, lambda bucket: begun.append(begin(bucket)))
+
+    # DDP begins in the same way, and finishes before backward returns.
     if method == "ddp":
         model = DistributedDataParallel(model, bucket_cap_mb=mb)
 
@@ -97,16 +112,22 @@ def one_step(model, batch, after=lambda: None):
     """Return a batch's gradients in one row, what took place when, and three counts."""
     model.zero_grad()
     loss = model(batch).square().mean()
+
     with quiet_profile() as trace:
-        dist.barrier()
+        dist.barrier()  # so that the ranks begin nearly together
         with record_function("backward"):
             loss.backward()
         with record_function("copies, waits"):
             after()
-        dist.barrier()  # or the end of what other threads do may be missing
+        # Without this barrier, the end of what other threads do may be missing.
+        dist.barrier()
+
+    # Count the all-reduces, the gradients that are ready before the first of them
+    # begins, and all gradients.
     spans = spans_of(trace, KEPT)
     names = [span["what"] for span in spans if span["what"] in (READY, BEGINS)]
-    counts = names.count(BEGINS), [*names, BEGINS].index(BEGINS), names.count(READY)
+    ready_before = [*names, BEGINS].index(BEGINS)
+    counts = names.count(BEGINS), ready_before, names.count(READY)
     return parameters_to_vector(w.grad for w in model.parameters()), spans, counts
 
 
@@ -118,25 +139,43 @@ def main():
     args, rank, world_size = start(parser)
     if args.bucket_mb is not None and not 0 < args.bucket_mb <= 1024:
         parser.error(f"--bucket-mb is above 0, 1024 at most, not {args.bucket_mb:g}")
+
+    # The profile sees what CPUs do, and no GPU, so a recording is made on CPUs.
     device, backend = (torch.device("cpu"), "gloo") if args.record else own_device()
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
-    torch.manual_seed(0)  # drawn on CPUs, numbers are the same on all machines
+
+    # Drawn on CPUs, with one seed, the numbers are the same on all ranks and machines.
+    torch.manual_seed(0)
     network = nn.Sequential(*[nn.Linear(512, 512) for _ in range(6)]).to(device)
-    batch = torch.randn((192 if args.record else 16) * world_size, 512).to(device)
-    right, *_ = one_step(network, batch)
-    methods = [args.method] if args.method else DRAWN if args.record else METHODS
-    lines, events = ["method   all-reduces  the first begins when"], []
+    samples = 192 if args.record else 16  # of each rank; a recording is of long steps
+    batch = torch.randn(samples * world_size, 512).to(device)
+
+    # Every way must find the gradients that one process finds for the whole batch.
+    expected, *_ = one_step(network, batch)
+    methods = DRAWN if args.record else METHODS
+    if args.method:
+        methods = [args.method]
+
+    lines = ["method   all-reduces  the first begins when"]
+    events = []
     for method in methods:
         model, after = prepare(method, copy.deepcopy(network), args.bucket_mb)
-        rows = {}  # each line once: a later step may go otherwise than the first
+        mine = batch[rank::world_size]
+        rows = {}
+
+        # DDP makes new buckets before its second forward, so a later step can differ.
         for _ in range(5 if args.record else 2):
-            grads, spans, counts = one_step(model, batch[rank::world_size], after)
-            if not (grads - right).abs().max() <= 1e-4 * right.abs().max():  # or nan
+            grads, spans, counts = one_step(model, mine, after)
+            error = (grads - expected).abs().max()
+            if not error <= 1e-4 * expected.abs().max():  # a nan is an error, too
                 raise ValueError(f"{method}: not the gradients of one process")
             line = "{:11}  {:2} of {} gradients are ready".format(*counts)
             rows.setdefault(line, "  later" if rows else method)
+
+        # Equal steps share a line. A recording has the spans of the last step.
         lines += [f"{name:8} {line}" for line, name in rows.items()]
         events += [{"step": 0, "rank": rank, "method": method} | s for s in spans]
+
     save_recording(args.record, events, picture="spans", **measured_on(backend))
     if rank == 0:
         print(*lines, sep="\n")

@@ -21,6 +21,8 @@ from shared import Parser, own_device, save_recording, start
 def chain(rank, world_size, number, see):
     """Add up to the right, one rank after another, and pass the sum back."""
     came = torch.zeros_like(number)
+
+    # There: a rank receives the sum so far, and adds its own number.
     for giver in range(world_size - 1):
         if rank == giver:
             dist.send(number, giver + 1)
@@ -28,6 +30,9 @@ def chain(rank, world_size, number, see):
             dist.recv(came, giver)
             number += came
         see("there", number, giver, giver + 1)
+
+    # And back: a rank keeps only the sum that it receives. Only the last rank has made
+    # it, and the others copy it, so all ranks agree, to the last bit of a float.
     for giver in range(world_size - 1, 0, -1):
         if rank == giver:
             dist.send(number, giver - 1)
@@ -40,15 +45,18 @@ def circle(rank, world_size, number, see):
     """All at once, pass on to the right what has just come from the left; add it."""
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
     given, came = number.clone(), torch.zeros_like(number)
+
     for _ in range(world_size - 1):
         exchange(given, right, came, left)
         number += came
         see("circle", number, rank, right, given)
+        # A clone, because the next step fills came again while given is sent.
         given = came.clone()
 
 
 def exchange(given, right, came, left, group=None):
     """Begin to send and to receive, both at once, and only then wait for both."""
+    # If every rank first waited in a send, none would come to its recv: a deadlock.
     both = [dist.P2POp(dist.isend, given, right, group)]
     both += [dist.P2POp(dist.irecv, came, left, group)]
     for request in dist.batch_isend_irecv(both):  # begins both
@@ -59,9 +67,12 @@ def exchange(given, right, came, left, group=None):
 def main():
     parser = Parser(__doc__)
     args, rank, world_size = start(parser)
+
     device, backend = own_device()
     torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
+
+    # After each step, see notes what this rank holds and, if it is the giver, gave.
     events = []
 
     def see(phase, number, giver=None, taker=None, given=None):
@@ -71,14 +82,20 @@ def main():
         events.append(event | {"places": number.tolist()} | sent)
 
     for way in (chain, circle):
+        # A number has a place for each rank, so that a sum shows who is in it.
         number = torch.zeros(world_size, dtype=torch.int64)
-        number[rank] = rank + 1  # a place for each rank shows who is in a sum
+        number[rank] = rank + 1
+
+        # torch's own sum tells what is right, and each rank holds its sum against it.
         expected = number.clone()
         dist.all_reduce(expected)
+
         see("numbers", number)
         way(rank, world_size, number, see)
         if not torch.equal(number, expected):
             raise ValueError(f"{way.__name__}: {number} on rank {rank}, not {expected}")
+
+    # The chain takes fewer messages, and the circle fewer steps: count both.
     rows = save_recording(args.record, events, picture="sums")
     if rank == 0:
         for way, phases in {"chain": ["there", "back"], "circle": ["circle"]}.items():

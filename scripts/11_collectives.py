@@ -20,14 +20,17 @@ from shared import Parser, own_device, save_recording, start
 
 def given(rank, world_size):
     """Return a rank's number and pieces, in rows with a place for each: [0, 2, 0]."""
+    # A rank writes only in its own place, so a sum shows whose numbers are in it.
     rows = torch.zeros(1 + world_size, world_size, dtype=torch.int64)
     rows[0, rank] = rank + 1
+    # One piece for each rank: piece t is meant for rank t.
     rows[1:, rank] = 10 * (rank + 1) + torch.arange(world_size)
     return rows
 
 
 def calls(own, pieces, room, root):
     """Return every call that all ranks make; its result replaces own, or fills room."""
+    # Only the root passes a list to gather and scatter; elsewhere, a list is an error.
     mine = dist.get_rank() == root
     return {
         "broadcast": lambda: dist.broadcast(own, root),
@@ -44,9 +47,12 @@ def calls(own, pieces, room, root):
 
 def meanings(rank, world_size, root):
     """Return by arithmetic what this rank gets from each call."""
+    # No message is needed: a rank can work out what every other rank has given.
     all_given = torch.stack([given(r, world_size) for r in range(world_size)])
-    numbers, pieces = all_given[:, 0], all_given[:, 1 + rank]
+    numbers = all_given[:, 0]
+    pieces = all_given[:, 1 + rank]  # those meant for this rank, from every rank
     nothing = numbers[:0]
+
     return {
         "broadcast": numbers[[root]],
         "gather": numbers if rank == root else nothing,
@@ -71,17 +77,28 @@ def main():
     device, backend = own_device()
     torch.set_default_device(device)
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
+
+    # All ranks make the calls in the same order: the first call of one rank meets the
+    # first call of the others.
     events = []
-    for name, right in meanings(rank, world_size, args.root).items():
-        rows = given(rank, world_size)  # fresh ones for each call
-        event = {"step": len(events), "rank": rank, "phase": name, "has": rows.tolist()}
-        own, pieces, room = rows[0], rows[1:], torch.zeros_like(rows[1:])
+    for name, promised in meanings(rank, world_size, args.root).items():
+        # A result may replace own, so each call gets fresh numbers, noted before it.
+        has = given(rank, world_size)
+        event = {"step": len(events), "rank": rank, "phase": name, "has": has.tolist()}
+        own = has[0]
+        pieces = has[1:]
+        room = torch.zeros_like(pieces)
         calls(own, pieces, room, args.root)[name]()
+
+        # A result from every rank fills room. What is promised to nobody is not read,
+        # such as the tensor of a rank that is not the root, after reduce.
         got = room if name in ("gather", "all_gather", "all_to_all") else own[None]
-        got = got[: len(right)]  # the rest is promised to nobody
-        if not got.equal(right):
-            raise ValueError(f"{name}: rank {rank} got {got}, not {right}")
+        got = got[: len(promised)]
+        if not got.equal(promised):
+            raise ValueError(f"{name}: rank {rank} got {got}, not {promised}")
         events.append(event | {"gets": got.tolist()})
+
+    # A line for each call, a column for each rank; the places of a number are added up.
     rows = save_recording(args.record, events, picture="together")
     if rank == 0:
         table = {"": [f"rank {r}" for r in range(world_size)]}

@@ -31,7 +31,9 @@ def move(tensor, phase, source, target):
         return tensor
     TRAFFIC[phase, source, target] += tensor.nbytes
     moved = tensor.clone()
-    if moved.requires_grad:  # in backward, its gradient goes from target to source
+
+    # In backward, the gradient of the copy goes back to the device that sent it.
+    if moved.requires_grad:
         moved.register_hook(lambda grad: move(grad, BACK[phase], target, source))
     return moved
 
@@ -45,7 +47,8 @@ def replicate(module, device):
     """Move the tensors of a module, and copy the shell around them."""
     tensors = [*module.parameters(), *module.buffers()]
     moved = {id(tensor): move(tensor, "replicate", 0, device) for tensor in tensors}
-    return copy.deepcopy(module, moved)  # tensors from moved, all else copied
+    # In place of each tensor, deepcopy takes the one in moved; it copies all else.
+    return copy.deepcopy(module, moved)
 
 
 def parallel_apply(replicas, pieces):
@@ -75,27 +78,41 @@ def main():
         parser.error(f"--rows must be 1 or more, not {args.rows}")
 
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
-    torch.manual_seed(0)  # the same network and samples everywhere
+
+    # All ranks have the same network and samples, and do not talk: each one tests DP
+    # with another number of devices.
+    torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
     x, y = torch.randn(args.rows, 12).split([8, 4], dim=1)
-    weights, devices = list(net.parameters()), world_size - rank
+    weights = list(net.parameters())
+    devices = world_size - rank
+
     for _ in range(3):
         TRAFFIC.clear()  # each step copies the same; the last one is told
+
+        # DP must find the gradient that is found without it. No device divides the sum:
+        # the division is in the loss already, a mean over all rows.
         outputs = net(x), data_parallel(net, x, devices)
         losses = [nn.functional.mse_loss(output, y) for output in outputs]
         alone, by_hand = (torch.autograd.grad(loss, weights) for loss in losses)
         torch.testing.assert_close(by_hand, alone, msg="threads find another gradient")
+
+        # Only the module on device 0 steps. The next forward copies its new weights.
         with torch.no_grad():
             for weight, grad in zip(weights, by_hand):
                 weight -= 0.1 * grad
-    phases = [*dict.fromkeys(phase for phase, *_ in TRAFFIC)]  # in the order they came
+
+    # The phases stand in the order in which they came.
+    phases = [*dict.fromkeys(phase for phase, *_ in TRAFFIC)]
     events = []
     for (phase, source, target), size in sorted(TRAFFIC.items()):
         event = {"step": phases.index(phase), "phase": phase, "rank": source}
         events.append(event | {"to": target, "bytes": size})
     save_recording(args.record, [] if rank else events, picture="copies")
+
     if rank == 0:
         print("device  rows  bytes sent  bytes received")
+        # chunk rounds up, so the last devices may get fewer rows, or none.
         rows = [len(piece) for piece in x.chunk(world_size)] + [0] * world_size
         for d in range(world_size):
             sent = sum(event["bytes"] for event in events if event["rank"] == d)

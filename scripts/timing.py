@@ -13,15 +13,18 @@ from torch.profiler import ProfilerActivity, profile
 def be_one_device():
     """Compute in one thread; keep freed memory, as GPUs do: or page faults count."""
     torch.set_num_threads(1)
+
+    # Memory that goes back to Linux costs page faults when it is asked for again.
     if sys.platform == "linux":
-        # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD (2**25 is the most), M_ARENA_MAX
+        # These are M_TRIM_THRESHOLD, M_MMAP_THRESHOLD (2**25 is its most), M_ARENA_MAX.
         for parameter, value in (-1, 2**30), (-3, 2**25), (-8, 1):
             ctypes.CDLL(None).mallopt(parameter, value)
 
 
 def slowest(value):
     """Return the largest value of all ranks, which go on together."""
-    value = torch.tensor(value)  # for gloo: with NCCL, GPUs would work to wait
+    # A tensor on the CPU goes by gloo: with NCCL, the GPUs would work to wait.
+    value = torch.tensor(value)
     dist.all_reduce(value, dist.ReduceOp.MAX)
     return round(value.item(), 3)
 
@@ -40,7 +43,8 @@ def spans_of(trace, names):
 
 def measured_on(backend):
     """Return what a recording says of its times: that they were measured, and where."""
-    gpus, cores = f"{dist.get_world_size()} GPUs", f"{os.cpu_count()} CPU cores"
+    gpus = f"{dist.get_world_size()} GPUs"
+    cores = f"{os.cpu_count()} CPU cores"
     machine = f"{gpus if backend == 'nccl' else cores}, {backend}"
     version = torch.__version__.partition("+")[0]
     when = {"date": f"{date.today()}", "torch": version}
