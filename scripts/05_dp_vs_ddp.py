@@ -84,7 +84,7 @@ def data_parallel(model, x, devices):
 
 
 def race(device, workload, samples, rounds):
-    """Time all methods in turns, after a round without a clock that checks them."""
+    """Time all methods in turns, after a round that only checks them."""
     rank = dist.get_rank()
     world_size = dist.get_world_size()
     model, x, y = (part.to(device) for part in task(workload, world_size * samples))
