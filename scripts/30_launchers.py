@@ -26,7 +26,8 @@ from torch.distributed.elastic.multiprocessing import errors
 from shared import Parser, save_recording, start
 
 WAYS = "by hand", "launch", "torchrun", "mp.spawn"
-OTHERS = "(TORCHELASTIC|PET|GROUP|ROLE|LOCAL|MASTER)_.*|RANK|WORLD_SIZE"
+# The names that torchrun may have given to this process, and that a job must not get.
+FROM_TORCHRUN = "(TORCHELASTIC|PET|GROUP|ROLE|LOCAL|MASTER)_.*|RANK|WORLD_SIZE"
 JOB = """import json, os, signal, sys, time
 
 NAMES = "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
@@ -58,13 +59,19 @@ if __name__ == "__main__":
 
 def commands(port):
     """Return what you type for each way: variables, and the words behind python."""
+    # By hand you say yourself who meets, and where. RANK follows below.
     meet = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+    # A launcher sets all variables itself, so these commands begin with none.
     old = ["-m", "torch.distributed.launch", "--master-port", port]
     new = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
     two = ["--nproc-per-node", "2", "job.py"]
+
+    # The new processes must find the function: it stands in job.py, and not here.
     spawn = (
         f"import job, torch; torch.multiprocessing.spawn(job.spawned, [{port!r}], 2)"
     )
+
     return {
         "by hand": [(meet | {"RANK": rank}, ["job.py"]) for rank in "01"],
         "launch": [({}, [*old, *two])],
@@ -76,35 +83,58 @@ def commands(port):
 def watch(way, folder):
     """Type what starts a job, and wait for its end; return what each process did."""
     (folder / "job.py").write_text(JOB)
+
+    # The four ways run at the same time, so each takes a free port of its own.
     with socket.create_server(("127.0.0.1", 0)) as free:
-        typed = commands(f"{free.getsockname()[1]}")[way]
-    env = {k: v for k, v in os.environ.items() if not re.fullmatch(OTHERS, k)}
-    env |= {"OMP_NUM_THREADS": "1", "TMPDIR": f"{folder}"}  # where torch leaves files
-    started, out = [], (folder / "log").open("w")
+        port = free.getsockname()[1]
+    typed = commands(f"{port}")[way]
+
+    # This process is a rank itself, and the new ranks must not inherit its variables.
+    env = {k: v for k, v in os.environ.items() if not re.fullmatch(FROM_TORCHRUN, k)}
+    # What torch leaves behind goes into the job's folder, which is removed.
+    env |= {"OMP_NUM_THREADS": "1", "TMPDIR": f"{folder}"}
+
+    started = []
+    out = (folder / "log").open("w")
     try:
         for own, words in typed:
             options = {"env": env | own, "cwd": folder, "stdout": out, "stderr": out}
             started.append(subprocess.Popen([sys.executable, *words], **options))
-        started[-1].wait(100)  # the launcher or, where there is none, rank 1
+
+        # Rank 1 dies. What ends without help is the launcher, or by hand rank 1 itself.
+        started[-1].wait(100)
+        # By now rank 0 has been ended. If it works on, it stops when it sees this file.
         time.sleep(0.5)
-        (folder / "enough").touch()  # whoever still works may end
+        (folder / "enough").touch()
         codes = [process.wait(100) for process in started]
     finally:
+        # After an error, too, no job is left behind.
         for process in started:
             process.terminate()
         out.close()
+
+    # Each rank has noted its parent and its variables when it began.
     log = (folder / "log").read_text()
     try:
         ranks = [(folder / name).read_text() for name in ("rank0", "rank1")]
-    except FileNotFoundError:  # a rank has not come so far
+    except FileNotFoundError:
         raise RuntimeError(f"{way}: a rank did not begin\n{log[-2000:]}") from None
+
+    # Only the parent hears how a rank ends: a launcher's log says it. By hand you are
+    # the parent, and have the exit codes of both ranks.
     who = {os.getpid(): "you", started[0].pid: "launcher"}
-    code = re.search(r"exit ?code[ :]+(\d)", log) or [0, codes[-1]]
+    found = re.search(r"exit ?code[ :]+(\d)", log)
+    code = found[1] if found else codes[-1]
     first = "SIGTERM" if "SIGTERM" in log else f"exit code {codes[0]}"
-    ends, events = (first, f"exit code {code[1]}"), []
+    ends = (first, f"exit code {code}")
+
+    variables = [*typed[0][0]]
+    events = []
     for note, end in zip(map(json.loads, ranks), ends):
         note |= {"step": 0, "phase": way, "parent": who[note["parent"]], "ends": end}
-        events.append(note | {"typed": [*typed[0][0]]})
+        events.append(note | {"typed": variables})
+
+    # A launcher is no rank, so the recording calls it -1.
     if len(started) == 1:
         launcher = {"step": 0, "rank": -1, "phase": way, "parent": "you"}
         events.append(launcher | {"ends": f"exit code {codes[0]}"})
@@ -116,15 +146,20 @@ def main():
     parser = Parser(__doc__)
     args, rank, world_size = start(parser)
     dist.init_process_group("gloo", timeout=timedelta(minutes=3))
-    events, shown = [], WAYS if world_size >= len(WAYS) else WAYS[:1]
+
+    # One way for each rank; a rank beyond the ways only waits for the others.
+    shown = WAYS if world_size >= len(WAYS) else WAYS[:1]
+    events = []
     with TemporaryDirectory() as folder:
         for way in shown[rank : rank + 1]:
             events = watch(way, Path(folder))
     rows = save_recording(args.record, events, picture="trees")
+
     if rank == 0:
         print("way       rank 1       rank 0       launcher")
         for way in shown:
             ends = {row["rank"]: row["ends"] for row in rows if row["phase"] == way}
+            # Rank 1 dies by itself. Rank 0 is ended if there is a launcher, else not.
             if ends[1] != "exit code 3" or (ends[0] == "SIGTERM") != (-1 in ends):
                 raise ValueError(f"{way}: the ranks end otherwise, with {ends}")
             print(f"{way:9} {ends[1]}  {ends[0]:11}  {ends.get(-1, 'there is none')}")

@@ -33,6 +33,7 @@ def plan(fault, rank, world_size):
 
 def make(calls, group):
     """Make the calls; return how many ended, and the error of the next one."""
+    # A call that failed is the last one: its group is of no use any more.
     for ended, call in enumerate(calls):
         try:
             if call == "barrier":
@@ -47,6 +48,7 @@ def make(calls, group):
 def begun(group):
     """Return the calls that this rank has begun in a group: its flight recorder."""
     box = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())
+    # The box has the calls of all groups. Only those of this one are compared.
     own = [e for e in box["entries"] if e["process_group"][0] == group.group_name]
     return [entry["profiling_name"].removeprefix("gloo:") for entry in own]
 
@@ -54,8 +56,11 @@ def begun(group):
 def at_fault(boxes):
     """Return which ranks are unlike most others, and in what."""
     counts, last_calls = [len(box) for box in boxes], [box[-1] for box in boxes]
+
+    # First compare how many calls were begun. If that is equal, compare the last calls.
     for what, values in (("number of calls", counts), ("last call", last_calls)):
-        usual = multimode(values)  # the most frequent value, or several
+        # The most frequent value, or several: of two ranks, neither is in the majority.
+        usual = multimode(values)
         unlike = [rank for rank, value in enumerate(values) if [value] != usual]
         if unlike:
             return unlike, what
@@ -71,25 +76,37 @@ def main():
         parser.error(f"--timeout must be 0.1 to 30, not {args.timeout:g}")
 
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
-    events, boxes = [], [None] * world_size
-    wrong = {"a step too few": world_size - 1, "a call too many": 0}
+    events = []
+    boxes = [None] * world_size
+    rank_at_fault = {"a step too few": world_size - 1, "a call too many": 0}
     for fault in FAULTS:
+        # After a time-out a group is of no use any more: each fault gets a new one.
         group = dist.new_group(timeout=timedelta(seconds=args.timeout))
-        dist.barrier()  # all begin together
+        # All begin together, so nobody's time-out runs while another one is still late.
+        dist.barrier()
         calls = plan(fault, rank, world_size)
         ended, error = make(calls, group)
-        dist.all_gather_object(boxes, begun(group))  # over the whole world's group
+
+        # The boxes come together over the world's group: it has failed nowhere, and
+        # waits longer than --timeout.
+        dist.all_gather_object(boxes, begun(group))
+
+        # After the calls that ended comes the one that the rank still waited in.
         for number, call in enumerate(calls[: ended + 1]):
             kind = "work" if number < ended else "wait"
             event = {"step": number, "rank": rank, "phase": fault}
             events.append(event | {"what": call, "kind": kind})
+
+        # If a rank is at fault, the boxes must point at it. One rank waits for nobody.
         ranks, what = at_fault(boxes)
-        if world_size > 1 and (fault in wrong) != (wrong.get(fault) in ranks):
+        found = rank_at_fault.get(fault) in ranks
+        if world_size > 1 and (fault in rank_at_fault) != found:
             raise ValueError(f"{fault}: the boxes point at {ranks}")
         if rank == 0:
             verdict = f"unlike in its {what}: {ranks}" if ranks else "all alike"
             counts = " ".join(str(len(box)) for box in boxes)
             print(f"{fault:15}  calls begun {counts}  {verdict}")
+
     save_recording(args.record, events, picture="waits")
     if rank == 0:
         print(f"ok: on {world_size} ranks the recorders point at the rank at fault")

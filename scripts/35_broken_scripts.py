@@ -21,7 +21,8 @@ from torch.utils.data import DistributedSampler
 
 from shared import Parser, save_recording, start
 
-FAULTS = {  # and the checks that each one fails, on two ranks or more
+# Each training, and the checks that it fails on two ranks or more.
+FAULTS = {
     "healthy": "",
     "padded samples": "samples gradients loss",
     "around DDP": "gradients weights",
@@ -55,15 +56,22 @@ def in_one(tensors):
 
 def doctor(model, optimizer, sampler, loss_of, log, x):
     """Take a step; return which parts agree with one process that has all samples."""
+    # A plain copy plays one process. It has the same weights, and gets all samples.
     alone, mine = copy.deepcopy(model.module), list(sampler)
     whole, loss = loss_of(alone, x), loss_of(model, x[mine])
+
+    # In this backward DDP averages the gradients of all ranks.
     torch.autograd.backward([whole, loss])
     grad, truth = (in_one(p.grad for p in m.parameters()) for m in (model, alone))
     optimizer.step()
+
+    # All ranks see what each one has, so all come to the same verdict.
     gathered = [None] * dist.get_world_size()
     own = mine, log(loss), grad, in_one(model.parameters())
     dist.all_gather_object(gathered, own)
     reads, losses, grads, weights = zip(*gathered)
+
+    # The first check that fails is nearest to the cause.
     return {
         "samples": sorted(sum(reads, [])) == list(range(len(x))),
         "gradients": all(torch.allclose(grad, truth) for grad in grads),
@@ -81,18 +89,29 @@ def mean_of(loss):
 
 def examine(fault, rank, world_size):
     """Build a training with one fault, or none, and let the doctor take a step."""
+    # With one sample more, shares would be unequal, so the sampler repeats some.
     x = numbers(3 * world_size + (fault == "padded samples"))
-    model, of, log = DistributedDataParallel(make(1.0)), loss_of, mean_of
+
+    # The healthy training. It begins at weight 1, because at 0 each loss would be 0.
+    model = DistributedDataParallel(make(1.0))
+    of = loss_of
+    log = mean_of
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
+
+    # The inner module's forward goes around DDP, and no all-reduce begins.
     if fault == "around DDP":
         of = lambda model, x: loss_of(getattr(model, "module", model), x)  # noqa: E731
+    # Each rank divides by the number of all samples. DDP then divides by the ranks.
     if fault == "divided twice":
         of = lambda model, mine: -model(mine).sum() / len(x)  # noqa: E731
+    # Each rank's own loss is logged, and no mean is made.
     if fault == "rank-0 loss":
         log = torch.Tensor.item
+    # DDP sends rank 0's weights and buffers to all, but not its optimizer.
     if fault == "rank-0 momentum" and rank == 0:
         for weight in model.parameters():
             optimizer.state[weight]["momentum_buffer"] = torch.ones_like(weight)
+
     sampler = DistributedSampler(x, shuffle=False)
     return doctor(model, optimizer, sampler, of, log, x)
 
@@ -101,15 +120,22 @@ def examine(fault, rank, world_size):
 def main():
     parser = Parser(__doc__)
     args, rank, world_size = start(parser)
-    sys.stdout.reconfigure(errors="namereplace")  # where there are no check marks
+
+    # A terminal that cannot show a check mark prints its name.
+    sys.stdout.reconfigure(errors="namereplace")
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
-    events, caught = [], 0
+    events = []
+    caught = 0
     for fault, fails in FAULTS.items():
         checks = examine(fault, rank, world_size)
+
+        # On one rank nothing is padded, sent or averaged, so no check finds a fault.
         wrong = [check for check, passed in checks.items() if not passed]
         if set(wrong) != set(fails.split() if world_size > 1 else ()):
             raise ValueError(f"{fault}: it fails {wrong}, and should fail {fails!r}")
         caught += bool(wrong)
+
+        # The verdict is the same on all ranks, so rank 0 tells and records it.
         if rank == 0:
             marks = "  ".join(f"{'✓✗'[name in wrong]} {name}" for name in checks)
             print(f"{fault:15}  {marks}")
@@ -117,6 +143,7 @@ def main():
                 event = {"step": number, "rank": rank, "phase": fault, "what": name}
                 events.append(event | {"kind": "work" if passed else "wait"})
     save_recording(args.record, events, picture="checks")
+
     if rank == 0:
         ranks = f"{world_size} rank{'s' * (world_size > 1)}"
         print(f"ok: on {ranks} the checks find {caught} of 5 faults")

@@ -19,12 +19,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shared import Parser, save_recording, start
 
-if HOROVOD := "HOROVOD_RANK" in os.environ:  # horovodrun has names of its own
+# horovodrun has names of its own for what torchrun calls RANK and WORLD_SIZE.
+WITH_HOROVOD = "HOROVOD_RANK" in os.environ
+if WITH_HOROVOD:
     import horovod.torch as hvd
 
     hvd.init()
     os.environ.update(RANK=f"{hvd.rank()}", WORLD_SIZE=f"{hvd.size()}")
-SIZES = {"a": 2, "b": 20, "c": 200, "d": 2000}  # of the gradients on rank 0
+
+# Four gradients, of one number each. Rank 0 has these, and rank 1 has twice as much.
+NUMBERS = {"a": 2, "b": 20, "c": 200, "d": 2000}
 DRAWN = {"picture": "flow", "pace": 2.5, "title": "Which gradients travel together"}
 PHASES = {
     "backward": "Four gradients will be ready, on odd ranks in another order.",
@@ -55,6 +59,7 @@ def train(model, optimizer, x, y):
 
 def negotiate(ready):
     """Return the names that all ranks have ready, in the order of rank 0."""
+    # Rank 0 decides the order, so that all ranks pack their buffers alike.
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, ready)
     return [name for name in everyone[0] if all(name in names for names in everyone)]
@@ -62,9 +67,12 @@ def negotiate(ready):
 
 def fuse(grads):
     """Average several gradients by one all-reduce of one buffer."""
+    # One buffer is one call, and the delay of a call is paid once for all of them.
     buffer = torch.cat([grad.flatten() for grad in grads])
     dist.all_reduce(buffer)
     buffer /= dist.get_world_size()
+
+    # Unpack: each gradient gets its part of the averages, in its own shape.
     for grad, part in zip(grads, buffer.split([grad.numel() for grad in grads])):
         grad.copy_(part.view_as(grad))
 
@@ -72,14 +80,19 @@ def fuse(grads):
 def horovods_way(rank, world_size):
     model, optimizer = make(rank)
     named = dict(model.named_parameters())
-    if HOROVOD:
+
+    if WITH_HOROVOD:
+        # Its hooks hand in each gradient by name, and step() waits for the averages.
         optimizer = hvd.DistributedOptimizer(optimizer, named.items())
         hvd.broadcast_parameters(named, root_rank=0)
     else:
+        # Rank 0's weights times N, averaged with zeros, are rank 0's weights for all.
         fuse([p.data.mul_(world_size * (rank == 0)) for p in named.values()])
+        # Just before a step each rank has all gradients ready, so all of them travel.
         optimizer.register_step_pre_hook(
             lambda *_: fuse([named[name].grad for name in negotiate([*named])])
         )
+
     return train(model, optimizer, *share(rank, world_size))
 
 
@@ -88,35 +101,54 @@ def main():
     parser = Parser(__doc__)
     args, rank, world_size = start(parser)
     options = {"backend": "gloo", "timeout": timedelta(minutes=1)}
-    if HOROVOD:  # it tells all ranks where torch's group is
+
+    # horovodrun names no place where torch's ranks could meet. So rank 0 opens a store
+    # at a free port, and Horovod tells the others which port it is.
+    if WITH_HOROVOD:
         store = rank or dist.TCPStore("127.0.0.1", 0, None, True)
         port = hvd.broadcast_object(rank or store.port, root_rank=0)
         store = dist.TCPStore("127.0.0.1", port) if rank else store
         options |= {"rank": rank, "world_size": world_size, "store": store}
     dist.init_process_group(**options)
-    ready, fused, events, grads = [], [], [], {}
+
+    ready = []
+    fused = []
+    grads = {}
+    events = []
 
     def note(phase, sends=(), **fields):
-        whose = {n: [*range(world_size)] if n in fused else [rank] for n in SIZES}
-        holds = {n: [[int(grads[n]), *whose[n]] if n in grads else [""]] for n in SIZES}
+        # The picture shows each number in the colours of the ranks that are in it.
+        all_ranks = [*range(world_size)]
+        holds = {name: [[""]] for name in NUMBERS}
+        for name, grad in grads.items():
+            holds[name] = [[int(grad), *(all_ranks if name in fused else [rank])]]
         event = {"step": len(events), "rank": rank, "phase": phase, "holds": holds}
         event["sends"] = [[to, "names", [[" ".join(names)]]] for to, names in sends]
         events.append(event | fields)
 
     note("backward")
     for cycle, name in enumerate("badc" if rank % 2 else "abcd", start=1):
+        # One more gradient is ready. Odd ranks finish theirs in another order.
         ready.append(name)
-        grads[name] = torch.tensor([SIZES[name] * (rank + 1.0)])
+        grads[name] = torch.tensor([NUMBERS[name] * (rank + 1.0)])
         note("names", [(0, ready)] if rank else [])
-        if common := negotiate(ready):
+
+        # What all ranks have travels now, in one buffer. The rest waits for a cycle.
+        common = negotiate(ready)
+        if common:
             fuse([grads[name] for name in common])
-            ready, fused = [n for n in ready if n not in common], fused + common
+            ready = [n for n in ready if n not in common]
+            fused += common
             answers = [(to, common) for to in range(1, world_size) if rank == 0]
             note("fused", answers, call="all_reduce")
+
         if rank == 0:
             print(f"cycle {cycle} sends", *(common or ["nothing"]))
-    assert grads == {n: size * (world_size + 1) / 2 for n, size in SIZES.items()}
 
+    # Rank r has r + 1 times rank 0's number, and the average of 1 to N is (N + 1) / 2.
+    assert grads == {n: own * (world_size + 1) / 2 for n, own in NUMBERS.items()}
+
+    # One training, three times: one process alone, DDP, and averages by names.
     alone = train(*make(0), *share(0, 1))
     model, optimizer = make(rank)
     ddp = train(DistributedDataParallel(model), optimizer, *share(rank, world_size))

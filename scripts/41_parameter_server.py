@@ -42,23 +42,32 @@ def star(weights, workers):
 
 def ring(grad, workers, rank, note):
     """All-reduce in a ring of the workers, as in the ring."""
-    size, chunks = len(workers), grad.tensor_split(len(workers))
+    size = len(workers)
+    chunks = grad.tensor_split(size)
     for step in range(2 * size - 2):
-        sends, adds = [], step < size - 1
+        # In the first half a worker adds what comes. After that, complete chunks come.
+        adds = step < size - 1
+        sends = []
+
+        # The server has no place in the ring, and only notes that a step is over.
         if rank in workers:
             place = workers.index(rank)
+            right, left = workers[(place + 1) % size], workers[place - 1]
             give, take = (place - step) % size, (place - step - 1) % size
-            sends = [(workers[(place + 1) % size], chunks[give].clone())]
+            given = chunks[give].clone()
             came = torch.empty_like(chunks[take])
-            begun = dist.isend(*sends[0][::-1])
-            dist.recv(came, workers[place - 1]), begun.wait()
+            begun = dist.isend(given, right)
+            dist.recv(came, left)
+            begun.wait()
             chunks[take].copy_(chunks[take] + came if adds else came)
+            sends = [(right, given)]
         note("scatter-reduce" if adds else "allgather", sends)
 
 
 def first_numbers(chunks, workers):
     """Return the first number of each chunk, and the workers whose digits are in it."""
-    numbers, digits = [int(chunk[0]) for chunk in chunks], [*enumerate(workers)]
+    numbers = [int(chunk[0]) for chunk in chunks]
+    digits = [*enumerate(workers)]
     return [[n, *(w for place, w in digits if n // 10**place % 10)] for n in numbers]
 
 
@@ -66,63 +75,85 @@ def first_numbers(chunks, workers):
 def main():
     parser = Parser(__doc__)
     args, rank, world_size = start(parser)
+    # One rank alone is the server, and its own worker.
     workers = [*range(1, world_size)] or [0]
-    numel = 840 - 840 % len(workers)  # all workers get equal chunks
+    # The ring cuts a gradient into a chunk for each worker, all of one size.
+    numel = 840 - 840 % len(workers)
 
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     rpc.init_rpc(f"rank{rank}", rank=rank, world_size=world_size)
-    events, own = [], torch.zeros(numel, dtype=torch.int64)
-    if rank in workers:  # digits that tell whose numbers are in a sum
+
+    # A worker's gradient is 1, 10, 100 and so on: a sum's digits tell whose are in it.
+    own = torch.zeros(numel, dtype=torch.int64)
+    if rank in workers:
         own += 10 ** (workers.index(rank) % 18)
-    grad, expected, weights = own.clone(), own.clone(), torch.zeros_like(own)
+    grad = own.clone()
+    expected = own.clone()
+    weights = torch.zeros_like(own)
+    events = []
     dist.all_reduce(expected)
 
     def note(phase, sends=()):
+        # Nothing moves from a rank to itself. A message is noted in chunks of the ring.
         sends = [(to, t.split(numel // len(workers))) for to, t in sends if to != rank]
-        before = [] if phase in ("star", "ring") else events[-1]["holds"]["sent"][0]
-        bytes_ = sum(chunk.nbytes for _, chunks in sends for chunk in chunks)
+        # Sent bytes add up within one way, and count anew in the other.
+        before = 0 if phase in ("star", "ring") else events[-1]["holds"]["sent"][0][0]
+        now = sum(chunk.nbytes for _, chunks in sends for chunk in chunks)
+
         event = {"step": len(events), "rank": rank, "phase": phase}
         held = {"grad": first_numbers(grad.tensor_split(len(workers)), workers)}
-        event["holds"] = held | {"sent": [[sum(before, bytes_)]]}
+        event["holds"] = held | {"sent": [[before + now]]}
         event["sends"] = [[to, "grad", first_numbers(t, workers)] for to, t in sends]
         events.append(event)
 
-    def gradient(weights):  # a thread of RPC runs this when the server calls
+    # On a worker, a thread of RPC runs this when the server calls.
+    def gradient(weights):
         if rank:
             note("weights")
             note("gradients", [(0, grad)])
         return grad
 
+    # From the barrier on, each worker can answer.
     OWN["gradient"] = gradient
     note("star")
-    dist.barrier()  # from here on, each worker can answer
+    dist.barrier()
     if rank == 0:
         note("weights", [(worker, weights) for worker in workers])
         grad = star(weights, workers)
         note("gradients")
-        torch.testing.assert_close(grad, expected, rtol=0, atol=0)  # exactly
+        torch.testing.assert_close(grad, expected, rtol=0, atol=0)
+
+    # The workers wait here until the server has all answers. Then comes the ring.
     dist.barrier()
     grad = own.clone()
     note("ring")
     ring(grad, workers, rank, note)
     if rank in workers:
         torch.testing.assert_close(grad, expected, rtol=0, atol=0)
-    rpc.shutdown()  # waits until all have come
+
+    # It waits until all ranks have come.
+    rpc.shutdown()
 
     rows = save_recording(args.record, events, picture="flow", pace=1.75, phases=PHASES)
     if rank == 0:
-        n, size = len(workers), weights.nbytes
+        # The bytes that the busiest rank should send: n workers have size bytes each.
+        n = len(workers)
+        size = weights.nbytes
         formulas = {"star": (world_size - 1) * size, "ring": 2 * (n - 1) * size // n}
         print("way   busiest sends   gets     sends/M   all messages")
         for way, formula in formulas.items():
+            # The first three steps are the star's.
             part = [row for row in rows if (row["step"] < 3) == (way == "star")]
             moved = [(r["rank"], to, len(c)) for r in part for to, _, c in r["sends"]]
-            for end in (0, 1):  # who sends, who gets
+
+            # What was really sent is counted by sender, and then by receiver.
+            for end in (0, 1):
                 total = Counter({0: 0})
                 for message in moved:
                     total[message[end]] += message[2] * size // n
                 if max(total.values()) != formula:
                     raise ValueError(f"{way}: {total} bytes, not {formula}")
+
             row = f"{formula:13}  {formula:5}  {formula / size:10.2f}  {len(moved):13}"
             print(f"{way}  {row}")
         print(f"ok: {len(workers)} workers, and both sums agree with dist.all_reduce")

@@ -87,6 +87,7 @@ def up(owner: str = "self") -> None:
     if any((place / node).exists() for node in NODES for place in (LIVE, HOSTS)):
         sys.exit(f"{' or '.join(NODES)} is here, but nodes.py did not make it.")
     do(f"ip netns add {SWITCH}")
+    # What is half made is removed, also when this process is asked to end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         do(f"ip -n {SWITCH} link add switch type bridge")
@@ -120,6 +121,7 @@ def on(node: str, program: str, *words: str) -> None:
             sys.exit(143)
     if node != "here":
         line = ["ip", "netns", "exec", need(node), *line]
+        # torch looks up the machine's own name, so each node needs another one.
         if libc.unshare(NEW_UTS):
             sys.exit(f"{node} can't have a host name of its own here.")
         socket.sethostname(node)
@@ -155,7 +157,8 @@ def hosts(kind: str) -> None:
     if kind not in ("plain", "debian"):
         sys.exit(f"hosts takes plain or debian, not {kind!r}.")
     for own in NODES:
-        (file := HOSTS / need(own) / "hosts").parent.mkdir(parents=True, exist_ok=True)
+        file = HOSTS / need(own) / "hosts"
+        file.parent.mkdir(parents=True, exist_ok=True)
         known = NODES | ({own: "127.0.1.1"} if kind == "debian" else {})
         lines = (f"{address} {name}\n" for name, address in known.items())
         file.write_text("".join([MARK, "127.0.0.1 localhost\n", *lines]))
@@ -181,6 +184,7 @@ def down() -> None:
     """End all processes on the nodes, and remove what `up` made, or half made."""
     made = (LIVE / SWITCH).exists()
     names = [node for node in NODES if made and (LIVE / node).exists()]
+    # They are asked to end; who is still there after three seconds is killed.
     last = time.monotonic() + 3
     while pids := inside(names):
         how = signal.SIGTERM if time.monotonic() < last else signal.SIGKILL

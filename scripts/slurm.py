@@ -125,7 +125,8 @@ def ends(words, limit, folder):
             time.sleep(0.02)
         return process.returncode
     finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):  # at the first, srun ends a job
+        # Asked to end, srun takes its job along. A command that stays is killed.
+        for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError, subprocess.TimeoutExpired):
                 os.killpg(process.pid, number)
                 process.wait(3)
@@ -174,9 +175,11 @@ def write(folder):
     # munge turns away whoever finds an open port and has not read the key below.
     home, bind = "127.0.0.1", "DisableHTTP"
     with suppress(OSError):
-        if (own := socket.gethostbyname(socket.gethostname())).startswith("127."):
+        own = socket.gethostbyname(socket.gethostname())
+        if own.startswith("127."):
             bind = "NoCtldInAddrAny" + ",NoInAddrAny" * (own == home)
             home = own
+    # All three are open at the same time, so that they are three different ports.
     doors = [socket.create_server((home, 0)) for _ in range(3)]
     ports = [door.getsockname()[1] for door in doors]
     for door in doors:
@@ -184,6 +187,7 @@ def write(folder):
     values = {"folder": folder, "home": home, "bind": bind, "ports": ports}
     values |= {"user": os.getuid(), "nodes": NODES, "first": random.randint(1, 9999)}
     (folder / "slurm.conf").write_text(CONFIG.format(**values))
+    # Nobody else may read the file, also not in the moment when the key is written.
     (folder / "key").touch(mode=0o600)
     (folder / "key").write_bytes(os.urandom(128))
     return home, ports[0]
