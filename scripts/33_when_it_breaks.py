@@ -97,10 +97,12 @@ def main():
             event = {"step": number, "rank": rank, "phase": fault}
             events.append(event | {"what": call, "kind": kind})
 
-        # If a rank is at fault, the boxes must point at it. One rank waits for nobody.
+        # The boxes must point at the rank that is at fault, and at nobody if none is. One
+        # rank alone waits for nobody.
         ranks, what = at_fault(boxes)
-        found = rank_at_fault.get(fault) in ranks
-        if world_size > 1 and (fault in rank_at_fault) != found:
+        odd_one = rank_at_fault.get(fault)
+        right = odd_one in ranks if fault in rank_at_fault else not ranks
+        if world_size > 1 and not right:
             raise ValueError(f"{fault}: the boxes point at {ranks}")
         if rank == 0:
             verdict = f"unlike in its {what}: {ranks}" if ranks else "all alike"

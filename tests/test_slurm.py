@@ -32,8 +32,9 @@ def tool(*words: str, **how) -> subprocess.CompletedProcess:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def home():
+def home(tmp_path_factory):
     """Keep these clusters apart from those of a lane beside this one."""
+    tmp_path_factory.getbasetemp()  # pytest's own folder is not in there
     HOME.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(HOME))
