@@ -97,8 +97,8 @@ def main():
             event = {"step": number, "rank": rank, "phase": fault}
             events.append(event | {"what": call, "kind": kind})
 
-        # The boxes must point at the rank that is at fault, and at nobody if none is. One
-        # rank alone waits for nobody.
+        # The boxes must point at the rank that is at fault, or at nobody if none is.
+        # (One rank alone waits for nobody.)
         ranks, what = at_fault(boxes)
         odd_one = rank_at_fault.get(fault)
         right = odd_one in ranks if fault in rank_at_fault else not ranks
