@@ -87,7 +87,6 @@ def train(way, exponent, rank, device, events):
             raise ValueError(f"{way}, step {step} is taken, with an inf on {infs}")
         if len({state[:2] for state in states}) > 1:
             raise ValueError(f"{way}, step {step}: the ranks disagree: {states}")
-
         before = weight
         event["exact"] = weight
         events.append(event | {"weight": f"{weight:.1f}", "infs": infs})

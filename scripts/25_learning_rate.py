@@ -24,8 +24,7 @@ EVERY = 256  # samples from one score to the next
 SEEDS = range(5)
 RULES = ("as before", "linear", "warm-up", "square root")
 
-# The task is to say near which of ten points, the middles, a sample lies. All ranks
-# throw the same samples, because they agree on a seed.
+# Near which of ten middles does a sample lie? One seed gives all ranks the same task.
 DICE = torch.Generator().manual_seed(0)
 MIDDLES = torch.randn(10, 16, generator=DICE, dtype=torch.float64)
 LABELS = torch.randint(10, (TRAIN + TEST,), generator=DICE)
@@ -90,17 +89,14 @@ def train(nets, rule, lr, batch, ranks=(0,), world_size=1):
             # The rate depends on the samples that all have seen, so the ranks agree.
             now = rate(rule, lr, batch // BATCH, seen / TRAIN)
 
-            # A real rank has one share, and DDP averages. One process that plays all
-            # ranks adds up their gradients, and the division makes that a mean, too.
+            # DDP averages. One process that plays all ranks divides by their number.
             nets.zero_grad()
             for rank in ranks:
                 share = numbers[:, rank::world_size]
                 (loss(nets, share) / len(ranks)).backward()
-
             with torch.no_grad():
                 for weight in nets.parameters():
                     weight -= now * weight.grad
-
             seen += numbers.shape[1]
             if seen // EVERY >= len(scores):
                 scores.append(score(nets))
@@ -115,7 +111,6 @@ def main():
     args, rank, world_size = start(parser)
     if not (0 < args.size <= 10 and 0 < args.lr <= 10):
         parser.error("--size and --lr are above 0, 10 at most")
-
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     batch = BATCH * world_size
     ways = {}
@@ -124,8 +119,7 @@ def main():
         ddp = DistributedDataParallel(Nets(args.size))
         ways[rule] = train(ddp, *setting, [rank], world_size)
 
-        # One process takes the shares of all ranks, one by one, and gets the same
-        # weights, up to rounding. In a training that diverges these may be nan.
+        # One process with all shares gets the same, up to rounding; nan if it diverges.
         if rank == 0:
             one = Nets(args.size)
             train(one, *setting, range(world_size), world_size)

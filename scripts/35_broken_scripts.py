@@ -59,7 +59,6 @@ def doctor(model, optimizer, sampler, loss_of, log, x):
     # A plain copy plays one process. It has the same weights, and gets all samples.
     alone, mine = copy.deepcopy(model.module), list(sampler)
     whole, loss = loss_of(alone, x), loss_of(model, x[mine])
-
     # In this backward DDP averages the gradients of all ranks.
     torch.autograd.backward([whole, loss])
     grad, truth = (in_one(p.grad for p in m.parameters()) for m in (model, alone))
@@ -97,7 +96,6 @@ def examine(fault, rank, world_size):
     of = loss_of
     log = mean_of
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
-
     # The inner module's forward goes around DDP, and no all-reduce begins.
     if fault == "around DDP":
         of = lambda model, x: loss_of(getattr(model, "module", model), x)  # noqa: E731
@@ -120,7 +118,6 @@ def examine(fault, rank, world_size):
 def main():
     parser = Parser(__doc__)
     args, rank, world_size = start(parser)
-
     # A terminal that cannot show a check mark prints its name.
     sys.stdout.reconfigure(errors="namereplace")
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
@@ -128,13 +125,11 @@ def main():
     caught = 0
     for fault, fails in FAULTS.items():
         checks = examine(fault, rank, world_size)
-
         # On one rank nothing is padded, sent or averaged, so no check finds a fault.
         wrong = [check for check, passed in checks.items() if not passed]
         if set(wrong) != set(fails.split() if world_size > 1 else ()):
             raise ValueError(f"{fault}: it fails {wrong}, and should fail {fails!r}")
         caught += bool(wrong)
-
         # The verdict is the same on all ranks, so rank 0 tells and records it.
         if rank == 0:
             marks = "  ".join(f"{'✓✗'[name in wrong]} {name}" for name in checks)
@@ -143,7 +138,6 @@ def main():
                 event = {"step": number, "rank": rank, "phase": fault, "what": name}
                 events.append(event | {"kind": "work" if passed else "wait"})
     save_recording(args.record, events, picture="checks")
-
     if rank == 0:
         ranks = f"{world_size} rank{'s' * (world_size > 1)}"
         print(f"ok: on {ranks} the checks find {caught} of 5 faults")
