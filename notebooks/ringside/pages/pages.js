@@ -24,11 +24,17 @@
     };
   }
 
-  // Tables of sentences, which a phone shows as cards.
+  // Tables of sentences, and those that have no room: a phone shows them as cards.
   for (const table of document.querySelectorAll("article table")) {
-    const rows = table.rows.length, columns = table.rows[0]?.cells.length ?? 0;
-    if (columns > 2 && table.textContent.length > 100 * rows)
-      table.classList.add("ringside-long");
+    const [head, ...rows] = table.rows, columns = head?.cells.length ?? 0;
+    const sentences = columns > 2 && table.textContent.length > 100 * table.rows.length;
+    const words = [...table.querySelectorAll("td .pre")].map(word => word.textContent);
+    const wide = table.scrollWidth > table.parentElement.clientWidth;
+    if (!sentences && !wide && !words.some(word => word.length > 14)) continue;
+    table.classList.add("ringside-long");
+    for (const row of columns > 3 ? rows : [])
+      for (const cell of [...row.cells].slice(1))
+        cell.dataset.head = head.cells[cell.cellIndex].textContent.trim();
   }
 
   const page = location.pathname.split("/").pop();
@@ -182,6 +188,7 @@
     button.textContent = "Full screen";
     button.addEventListener("click", async () => {
       await picture.requestFullscreen();
+      screen.orientation?.lock?.("landscape").catch(() => {}); // a phone turns by itself
       picture.querySelector(".stage")?.focus();
     });
     picture.after(button);
