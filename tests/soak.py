@@ -134,7 +134,7 @@ def plain_kernels() -> None:
     folder = Path(tempfile.mkdtemp(dir=scratch))
     kernel = t.Kernel(folder)
     kernel.slow = True
-    kernel.place.env["PYTHONPATH"] = plain.take_away("no _is_done", folder / "path")
+    kernel.place.env["PYTHONPATH"] = plain.take_away("no agent", folder / "path")
     tell = functools.partial(count, mend=kernel.close)
     name = "18 no fast launcher, interrupt: recv"
     tell(name, 5, 5, lambda _: t.interrupt(kernel, "recv"))

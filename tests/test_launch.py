@@ -25,7 +25,7 @@ import torch
 from jupyter_client.manager import KernelManager
 from light import NO_DYNAMO, NO_TORCH, RANK, SUPERVISOR, before_all
 from ports import listening
-from ringside.launch import RankFailed, RankTimeout, client, elastic, failure, torchrun
+from ringside.launch import RankFailed, RankTimeout, agent, client, failure, torchrun
 from ringside.launch import run as launch
 from ringside.launch.watch import GRACE, Watch
 from ringside.recording import WrongRecording
@@ -552,11 +552,10 @@ def test_a_rank_that_hangs_tells_where_even_if_others_end_first(place, warm):
 
 
 def test_the_launcher_asks_torch_for_nothing_that_2_11_lacks(monkeypatch, tmp_path):
-    """requirements.txt allows torch 2.11, whose LaunchConfig has only these fields."""
-    known = """min_nodes max_nodes nproc_per_node logs_specs run_id role rdzv_endpoint
-    rdzv_backend rdzv_configs rdzv_timeout max_restarts monitor_interval start_method
-    log_line_prefix_template metrics_cfg local_addr event_log_handler numa_options
-    signals_to_handle duplicate_stdout_filters duplicate_stderr_filters""".split()
+    """requirements.txt allows torch 2.11, whose WorkerSpec has only these fields."""
+    known = """role local_world_size rdzv_handler fn entrypoint args max_restarts
+    monitor_interval master_port master_addr local_addr event_log_handler numa_options
+    duplicate_stdout_filters duplicate_stderr_filters virtual_local_rank""".split()
     asked = []
 
     class Launched(BaseException):
@@ -566,36 +565,19 @@ def test_the_launcher_asks_torch_for_nothing_that_2_11_lacks(monkeypatch, tmp_pa
         asked.extend(settings)
         raise Launched
 
-    monkeypatch.setattr(elastic, "LaunchConfig", old)
-    order = {"folder": str(tmp_path), "script": "s", "args": [], "ranks": 1}
+    (tmp_path / "a").mkdir()
+    monkeypatch.setattr(agent, "WorkerSpec", old)
     with pytest.raises(Launched):
-        elastic.start(order, None)
-    assert "nproc_per_node" in asked and {*asked} <= {*known}
+        agent.start({"script": "s", "ranks": 1, "folder": f"{tmp_path}/a/b"}, None)
+    assert "local_world_size" in asked and {*asked} <= {*known}
 
 
-LACKING = """
-import sys
-from torch.distributed.elastic.multiprocessing.api import MultiprocessContext
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-pairs = [(MultiprocessContext, "_is_done"), (MultiprocessContext, "_close")]
-for kind, name in [*pairs, (ProcessFailure, "__post_init__")]:
-    kept = getattr(kind, name)
-    delattr(kind, name)
-    try:
-        import ringside.launch.elastic
-    except ImportError as error:
-        assert str(error).endswith(f" has no {kind.__name__}.{name}")
-        setattr(kind, name, kept)
-    else:
-        sys.exit(f"{name} is not asked for")
-"""
-
-
-def test_a_torch_that_lacks_what_the_launcher_replaces_is_named():
-    how = {"env": os.environ | {"PYTHONPATH": str(ROOT / "notebooks")}, "text": True}
-    line = [sys.executable, "-c", LACKING]
-    done = subprocess.run(line, capture_output=True, **how)
-    assert done.returncode == 0, done.stderr
+def test_the_agent_replaces_nothing_of_torch():
+    """All that it has of its own are the methods that torch leaves open."""
+    [torchs] = agent.Agent.__bases__
+    own = {name for name in vars(agent.Agent) if name in dir(torchs)}
+    own -= {*dir(object), "__module__", "__abstractmethods__", "_abc_impl"}
+    assert own == torchs.__abstractmethods__
 
 
 def test_the_first_launch_speaks_at_once(monkeypatch, capsys):
@@ -865,7 +847,6 @@ atexit.register(print, "the end")
 threading.Timer(0.1, print, ["a thread's end"]).start()
 """
 FRESH = "TMPDIR|MASTER_PORT|TORCHELASTIC_ERROR_FILE"  # new in each run
-FRESH += "|TORCHELASTIC_SIGNALS_TO_HANDLE"  # a launcher's own affair
 WORDS = ["two words", ";", "$(x)", "${local_rank}", "$$", "*", "'", "--ranks", "", "é"]
 
 
@@ -889,17 +870,16 @@ def test_a_rank_cannot_tell_warm_from_plain(place):
 
 
 LEFT = """
-import logging, tempfile
-from torch.distributed.elastic.multiprocessing.api import MultiprocessContext
+import logging, sys, tempfile
 print(logging.root.manager.disable, tempfile.tempdir)
-print(MultiprocessContext._is_done.__module__)
+print("ringside.launch.agent" in sys.modules)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there it is a copy")
 def test_ranks_inherit_nothing_of_the_supervisor_that_is_copied(place):
     run = torchrun(place.script(LEFT), ranks=1, quiet=True)
-    assert run.lines[0] == ["0 None", "torch.distributed.elastic.multiprocessing.api"]
+    assert run.lines[0] == ["0 None", "False"]
     supervisor = psutil.Process(client._server.process.pid)
     words = [process.cmdline() for process in supervisor.children()]
     assert supervisor.cmdline() in words, "torch was imported a second time"

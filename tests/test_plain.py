@@ -27,28 +27,24 @@ END = "): ranks start by the plain command, a few seconds slower"
 
 # In whichever process the first word stands in the command line, the text runs first.
 TAKEN = {
-    "no _is_done": (
+    "no agent": (
         SUPERVISOR,
         """
-        from torch.distributed.elastic.multiprocessing.api import MultiprocessContext
-        del MultiprocessContext._is_done
+        import torch.distributed.elastic.agent.server as server
+        del server.SimpleElasticAgent
         """,
-        " has no MultiprocessContext._is_done",
+        "cannot import name 'SimpleElasticAgent'",
     ),
-    # torch has it under another name, which nobody knows before the first launch
-    "no _pc": (
+    # torch leaves one method more open, which nobody knows before the first launch
+    "a fifth method": (
         SUPERVISOR,
         """
-        from torch.distributed.elastic.multiprocessing.api import MultiprocessContext
-        def get(self):
-            if sys._getframe(1).f_globals["__name__"].startswith("ringside"):
-                raise AttributeError("_pc is gone")
-            return self.kept
-        def put(self, value):
-            self.kept = value
-        MultiprocessContext._pc = property(get, put)
+        import abc
+        from torch.distributed.elastic.agent.server import SimpleElasticAgent as agent
+        agent._pause_workers = abc.abstractmethod(lambda self: None)
+        agent.__abstractmethods__ |= {"_pause_workers"}
         """,
-        "AttributeError: _pc is gone",
+        "TypeError: Can't instantiate abstract class Agent",
     ),
     "no torch": (SUPERVISOR, NO_TORCH, "No module named 'torch"),
     "fork refused": (
@@ -113,7 +109,7 @@ def place(tmp_path_factory):
         patch.setattr(launch, "TOLD", [])
         for name, value in place.own.items():
             patch.setenv(name, value)
-        patch.setenv("PYTHONPATH", take_away("no _pc", folder / "path"))
+        patch.setenv("PYTHONPATH", take_away("a fifth method", folder / "path"))
         with redirect_stdout(said):
             place.first = torchrun("03_ring_all_reduce", ranks=2, record=True)
         place.said = said.getvalue().splitlines()
@@ -130,7 +126,8 @@ def test_a_lesson_runs_and_a_line_says_why_it_takes_longer(place):
     assert place.first.exit_codes == {0: 0, 1: 0} and place.first.recording
     assert place.first.lines[0][-1].startswith("ok: 2 ranks")
     assert place.said[0].startswith("$ torchrun --standalone")
-    assert place.said.count(f"{WHY}AttributeError: _pc is gone{END}") == 1
+    [line] = [line for line in place.said if line.startswith(WHY)]
+    assert TAKEN["a fifth method"][2] in line and line.endswith(END)
     lines = [line for line in place.said if line.startswith("rank ")]
     assert lines and len(lines) == sum(map(len, place.first.lines.values()))
 
@@ -246,7 +243,7 @@ def test_the_end_of_a_supervisor_leaves_nothing(kernel):
 
 
 @pytest.mark.parametrize(
-    "what", ["no torch", "no _is_done", "fork refused", "fork server crashes"]
+    "what", ["no torch", "no agent", "fork refused", "fork server crashes"]
 )
 def test_whatever_a_fast_start_lacks_there_is_a_plain_one(tmp_path, monkeypatch, what):
     place = t.Place(tmp_path)

@@ -11,7 +11,7 @@ supervisor.py   a process of its own: serve() imports torch, and makes a copy of
                 through; it ends all ranks if the pipe closes
 fork_server.py  where there are no such copies, what a new server imports
 own_network.py  before all this: take() leaves the network that all users share
-elastic.py      start(): torch's launcher, on loopback, has that copy fork the ranks
+agent.py        start(): a subclass of torch's agent has that copy fork the ranks
 plain.py        start(), if that can't be: `python -m torch.distributed.run` instead
 loopback.py     the place where the ranks of both meet
 in_rank.py      in each rank run_warm(), then run(), which runs the script and notes
@@ -20,7 +20,7 @@ watch.py        beside all this: passes on lines, ends what outstays; then outco
 failure.py      back in the kernel: explain() says who failed first, and why
 
 "Why was rank 2 blamed?" is decided in four places: in_rank.fail tells a rank that only
-lost another one from a cause; elastic.close, or plain.start, has the exit codes;
+lost another one from a cause; agent.start, or plain.start, has the exit codes;
 watch.outcome puts both together; and failure.explain says who failed first.
 """
 

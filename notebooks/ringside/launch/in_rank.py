@@ -23,18 +23,17 @@ from importlib import import_module
 from multiprocessing import resource_tracker
 from pathlib import Path
 
-PRELOAD = ["torch.distributed", "torch.distributed.elastic.multiprocessing.api"]
+PRELOAD = ["torch.distributed", "torch.distributed.elastic.multiprocessing.errors"]
 PRELOAD += ["torch._dynamo"]  # or each rank imports it with its first optimizer or DDP
 PEER_LOST = ("closed by peer", "reset by peer", "connectFullMesh", "Broken pipe")
 PEER_LOST += ("Connection refused", "remote process exited", "Timed out waiting")
 PEER_LOST += ("NCCL", "DistNetworkError", "DistStoreError")
 
 
-def run_warm(order: dict) -> None:
+def run_warm(order: dict, env: dict[str, str]) -> None:
     """Run the script in a process forked from one that has imported torch."""
-    ours = {k: v for k, v in os.environ.items() if BORN.get(k) != v}
     os.environ.clear()
-    os.environ.update(order["env"] | ours)
+    os.environ.update(env)
     import torch.distributed
 
     torch.distributed.set_debug_level_from_env()
@@ -155,9 +154,9 @@ def preload() -> None:
 
 
 def settle() -> None:
-    """Remember which process ranks are copied from, and what torch has put there."""
-    global BORN, BIRTHPLACE
-    BORN, BIRTHPLACE = dict(os.environ), os.getpid()
+    """Remember which process ranks are copied from."""
+    global BIRTHPLACE
+    BIRTHPLACE = os.getpid()
     tempfile.tempdir = None  # a rank looks for its own
 
 

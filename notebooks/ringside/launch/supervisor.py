@@ -150,7 +150,7 @@ class Supervisor:
             raise ImportError("it needs Linux")
         in_rank.preload()
         self.copy_fork_server()
-        from .elastic import start  # last, for no rank may have what it replaces
+        from .agent import start  # last, for no rank needs it
 
         self.start_ranks = start
         first = multiprocessing.get_context("forkserver").Process(target=int)

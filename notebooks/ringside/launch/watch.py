@@ -33,7 +33,6 @@ class Watch(threading.Thread):
         self.passed_on = {}  # bytes of output, by rank
         self.swept, self.ending = [], threading.Lock()
         self.hung, self.last_words = [], math.inf
-        self.exits = {}  # by rank, where torch's launcher tells of one rank only
 
     def run(self):
         late = 0
@@ -123,8 +122,7 @@ class Watch(threading.Thread):
             time.sleep(0.01)
 
     def outcome(self, failures: dict[int, int], ranks: int) -> dict:
-        """Return what became of each rank, given the exit codes that torch saw."""
-        failures = failures | {r: code for r, code in self.exits.items() if code}
+        """Return what became of each rank, given the exit codes that are not 0."""
         failed = {r: json.loads(text) for r, text in self.notes("failed").items()}
         done = self.notes("done")
         swept = [r for r, pid in self.notes("pid").items() if int(pid) in self.swept]
