@@ -1,8 +1,10 @@
 """What DDP and DP vs DDP share: how they take times, and say where they took them."""
 
+import copy
 import ctypes
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 
 import torch
@@ -19,6 +21,28 @@ def be_one_device():
         # These are M_TRIM_THRESHOLD, M_MMAP_THRESHOLD (2**25 is its most), M_ARENA_MAX.
         for parameter, value in (-1, 2**30), (-3, 2**25), (-8, 1):
             ctypes.CDLL(None).mallopt(parameter, value)
+
+
+def dp_in_threads(model, x, devices):
+    """Do what nn.DataParallel does, on devices that are threads."""
+    threads = ThreadPoolExecutor(devices)
+
+    # DP keeps no replica for the next step, so every step copies the weights again.
+    replicas = list(threads.map(copy.deepcopy, [model] * devices))
+    parts = threads.map(torch.clone, x.chunk(devices))
+    outputs = list(threads.map(lambda run, part: run(part), replicas, parts))
+
+    # Each device finds the gradients of its own replica; the model gets their sum.
+    def go_back(grad):
+        list(threads.map(torch.Tensor.backward, outputs, grad.chunk(devices)))
+        weights = zip(*(replica.parameters() for replica in replicas))
+        for weight, copies in zip(model.parameters(), weights):
+            weight.grad = sum(one.grad for one in copies)
+
+    # Backward ends at the joined outputs, and from there the hook goes on in threads.
+    joined = torch.cat([y.detach() for y in outputs]).requires_grad_()
+    joined.register_hook(go_back)
+    return joined
 
 
 def slowest(value):
