@@ -1,4 +1,8 @@
-"""What DDP and DP vs DDP share: how they take times, and say where they took them."""
+"""What DDP and DP vs DDP share: how they take times, and say where they took them.
+
+DDP sees a step with one_step. DP vs DDP makes threads of a CPU the devices of DP, and
+takes the time of the slowest rank. Copy this file along with these scripts.
+"""
 
 import copy
 import ctypes
@@ -9,7 +13,13 @@ from datetime import date
 
 import torch
 import torch.distributed as dist
-from torch.profiler import ProfilerActivity, profile
+from torch.nn.utils import parameters_to_vector
+from torch.profiler import ProfilerActivity, profile, record_function
+
+# What a profile calls a gradient that is ready, and an all-reduce that begins.
+READY = "torch::autograd::AccumulateGrad"
+BEGINS = "c10d::allreduce_"
+KEPT = [READY, BEGINS, "backward", "stops", "copies, waits", "gloo:all_reduce"]
 
 
 def be_one_device():
@@ -63,6 +73,29 @@ def spans_of(trace, names):
     """Return when, in microseconds, what has one of these names began and ended."""
     spans = [(s.name, s.time_range) for s in trace.events() if s.name in names]
     return [{"what": name, "begin": t.start, "end": t.end} for name, t in spans]
+
+
+def one_step(model, batch, after=lambda: None):
+    """Return a batch's gradients in one row, what took place when, and three counts."""
+    model.zero_grad()
+    loss = model(batch).square().mean()
+
+    with quiet_profile() as trace:
+        dist.barrier()  # so that the ranks begin nearly together
+        with record_function("backward"):
+            loss.backward()
+        with record_function("copies, waits"):
+            after()
+        # Without this barrier, the end of what other threads do may be missing.
+        dist.barrier()
+
+    # Count the all-reduces, the gradients that are ready before the first of them
+    # begins, and all gradients.
+    spans = spans_of(trace, KEPT)
+    names = [span["what"] for span in spans if span["what"] in (READY, BEGINS)]
+    ready_before = [*names, BEGINS].index(BEGINS)
+    counts = names.count(BEGINS), ready_before, names.count(READY)
+    return parameters_to_vector(w.grad for w in model.parameters()), spans, counts
 
 
 def measured_on(backend):
