@@ -1,11 +1,10 @@
 """Average gradients in five ways, as one process would; see when each does what.
 
     torchrun --standalone --nproc-per-node 4 scripts/04_distributed_data_parallel.py
-    torchrun --standalone --nproc-per-node gpu scripts/04_distributed_data_parallel.py
 
-The first line needs no GPU; the second gives each GPU a rank. Try --bucket-mb 2. With
---record PATH, rank 0 keeps when flat and buckets do what in long steps, on CPUs.
-The last line begins with "ok". The lesson: notebooks/04_distributed_data_parallel.ipynb
+On GPUs: --nproc-per-node gpu. Try --bucket-mb 2. With --record PATH, rank 0 keeps when
+flat and buckets do what in long steps, on CPUs. The last line begins with "ok".
+The lesson: notebooks/04_distributed_data_parallel.ipynb
 """
 
 import copy
@@ -21,15 +20,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.profiler import record_function
 
 from shared import Parser, own_device, save_recording, start
-from timing import measured_on, quiet_profile, spans_of
+from timing import measured_on, one_step
 
 METHODS = ["each", "flat", "hooks", "buckets", "ddp"]
-DRAWN = ["flat", "buckets"]
-
-# What a profile calls a gradient that is ready, and an all-reduce that begins.
-READY = "torch::autograd::AccumulateGrad"
-BEGINS = "c10d::allreduce_"
-KEPT = [READY, BEGINS, "backward", "stops", "copies, waits", "gloo:all_reduce"]
 
 
 def begin(weights):
@@ -81,7 +74,6 @@ def prepare(method, model, mb):
     """Return the model to call, and what is to be done after backward."""
     weights = list(model.parameters())
     begun = []
-
     # Two ways come late: they begin after backward, when all gradients are ready.
     late = {"each": [[weight] for weight in weights], "flat": [weights]}
 
@@ -108,29 +100,6 @@ def prepare(method, model, mb):
     return model, after
 
 
-def one_step(model, batch, after=lambda: None):
-    """Return a batch's gradients in one row, what took place when, and three counts."""
-    model.zero_grad()
-    loss = model(batch).square().mean()
-
-    with quiet_profile() as trace:
-        dist.barrier()  # so that the ranks begin nearly together
-        with record_function("backward"):
-            loss.backward()
-        with record_function("copies, waits"):
-            after()
-        # Without this barrier, the end of what other threads do may be missing.
-        dist.barrier()
-
-    # Count the all-reduces, the gradients that are ready before the first of them
-    # begins, and all gradients.
-    spans = spans_of(trace, KEPT)
-    names = [span["what"] for span in spans if span["what"] in (READY, BEGINS)]
-    ready_before = [*names, BEGINS].index(BEGINS)
-    counts = names.count(BEGINS), ready_before, names.count(READY)
-    return parameters_to_vector(w.grad for w in model.parameters()), spans, counts
-
-
 @errors.record  # torchrun hears of an exception in here
 def main():
     parser = Parser(__doc__)
@@ -139,11 +108,9 @@ def main():
     args, rank, world_size = start(parser)
     if args.bucket_mb is not None and not 0 < args.bucket_mb <= 1024:
         parser.error(f"--bucket-mb is above 0, 1024 at most, not {args.bucket_mb:g}")
-
     # The profile sees what CPUs do, and no GPU, so a recording is made on CPUs.
     device, backend = (torch.device("cpu"), "gloo") if args.record else own_device()
     dist.init_process_group(backend, timeout=timedelta(minutes=1))
-
     # Drawn on CPUs, with one seed, the numbers are the same on all ranks and machines.
     torch.manual_seed(0)
     network = nn.Sequential(*[nn.Linear(512, 512) for _ in range(6)]).to(device)
@@ -152,33 +119,27 @@ def main():
 
     # Every way must find the gradients that one process finds for the whole batch.
     expected, *_ = one_step(network, batch)
-    methods = DRAWN if args.record else METHODS
-    if args.method:
-        methods = [args.method]
-
-    lines = ["method   all-reduces  the first begins when"]
+    if rank == 0:
+        print("method   all-reduces  the first begins when")
     events = []
-    for method in methods:
+    methods = ["flat", "buckets"] if args.record else METHODS
+    for method in [args.method] if args.method else methods:
         model, after = prepare(method, copy.deepcopy(network), args.bucket_mb)
-        mine = batch[rank::world_size]
-        rows = {}
-
+        rows = []
         # DDP makes new buckets before its second forward, so a later step can differ.
         for _ in range(5 if args.record else 2):
-            grads, spans, counts = one_step(model, mine, after)
+            grads, spans, counts = one_step(model, batch[rank::world_size], after)
             error = (grads - expected).abs().max()
             if not error <= 1e-4 * expected.abs().max():  # a nan is an error, too
                 raise ValueError(f"{method}: not the gradients of one process")
-            line = "{:11}  {:2} of {} gradients are ready".format(*counts)
-            rows.setdefault(line, "  later" if rows else method)
-
-        # Equal steps share a line. A recording has the spans of the last step.
-        lines += [f"{name:8} {line}" for line, name in rows.items()]
+            row = "{:11}  {:2} of {} gradients are ready".format(*counts)
+            if rank == 0 and row not in rows:
+                print(f"{'  later' if rows else method:8} {row}")
+            rows.append(row)
+        # A recording has the spans of the last step.
         events += [{"step": 0, "rank": rank, "method": method} | s for s in spans]
-
     save_recording(args.record, events, picture="spans", **measured_on(backend))
     if rank == 0:
-        print(*lines, sep="\n")
         print(f"ok: {world_size} ranks have the gradients of one process, each time")
 
 

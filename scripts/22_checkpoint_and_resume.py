@@ -55,8 +55,7 @@ def take_step(step, ddp, optimizer, scheduler):
 
 def save(path, step, training, rank, world_size):
     """Let rank 0 write what all ranks remember: to path.part, and then to path."""
-    # Weights, momentum and learning rate are equal on all ranks, but not the dice. All
-    # ranks make this call, so it stands outside of the if.
+    # Only the dice differ from rank to rank. All ranks make this call: no if before it.
     dice = [None] * world_size if rank == 0 else None
     dist.gather_object(torch.get_rng_state(), dice)
 
@@ -66,14 +65,12 @@ def save(path, step, training, rank, world_size):
         with open(f"{path}.part", "wb") as file:
             torch.save(state | {"step": step, "dice": dice}, file)
             file.flush()
-            # A power cut could lose what is not on the disk yet.
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # else a power cut could still lose it
         os.replace(f"{path}.part", path)
 
 
 def resume(path, training, rank, world_size):
     """Give each rank what was saved; return how many steps are done."""
-    # Each rank loads the file itself, and takes its own dice out of it.
     state = torch.load(path, map_location="cpu", weights_only=True)
     if len(state["dice"]) != world_size:
         raise ValueError(f"{path} is of {len(state['dice'])} ranks, not {world_size}")
@@ -86,14 +83,11 @@ def resume(path, training, rank, world_size):
 def train(life, path, until, rank, world_size, events, kill=False):
     """Train, from the file's step on, if there is a file; return what is remembered."""
     training, step = make(rank), 0
-
-    # Rank 0 looks for the file, and all do as it says: all load, or none does.
     there = [bool(path) and path.exists()]
-    dist.broadcast_object_list(there)
+    dist.broadcast_object_list(there)  # all do as rank 0 says: all load, or none does
     if there[0]:
         step = resume(path, training, rank, world_size)
-    elif path:
-        # A first file, so that a kill leaves one before the first steps are saved, too.
+    elif path:  # a kill before the first steps are saved must leave a file, too
         save(path, 0, training, rank, world_size)
 
     # Loading comes before wrapping, and model stays the bare one, which is saved.
@@ -106,10 +100,8 @@ def train(life, path, until, rank, world_size, events, kill=False):
         events.append(event | {"weight": f"{model.weight.item():.2f}"})
         if path and step % EVERY == 0:
             save(path, step, training, rank, world_size)
-
-    # SIGKILL leaves a process no time to tidy up or to save.
     if kill and rank == world_size - 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)  # no time to tidy up, or to save
 
     # Weight, momentum, learning rate and dice: if one differs, it is another run.
     moved = others[0].state_dict()["state"][0]["momentum_buffer"].item()
@@ -121,38 +113,29 @@ def train(life, path, until, rank, world_size, events, kill=False):
 def main():
     parser = Parser(__doc__)
     parser.add_argument("--folder", type=Path, help="where the file is kept")
-    parser.add_argument("--kill-after", type=int, default=0, metavar="STEP")
+    parser.add_argument("--kill-after", type=int, choices=range(STEPS + 1), metavar="N")
     args, rank, world_size = start(parser)
-    if not 0 <= args.kill_after <= STEPS:
-        parser.error(f"--kill-after must be 0 to {STEPS}, not {args.kill_after}")
     if args.folder and not args.folder.is_dir():
         parser.error(f"--folder must be a folder, not {args.folder}")
-
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     events = []
     common = (rank, world_size, events)
-    until = args.kill_after or 10
     with TemporaryDirectory() as folder:
-        # Each rank has made a folder of its own, and all take rank 0's.
         names = [str(args.folder or folder)]
-        dist.broadcast_object_list(names)
+        dist.broadcast_object_list(names)  # all take rank 0's folder
         path = Path(names[0], "training.pt")
 
-        # This run is never stopped, and shows how the resumed run must end.
+        # The whole run is never stopped, and shows how the resumed run must end. If
+        # an earlier run has left a file, no run is stopped: this file is resumed.
         whole = train("whole", None, STEPS, *common)
-
-        # If an earlier run has left a file, no run is stopped: this file is resumed.
         if not path.exists():
-            train("stopped", path, until, *common, kill=args.kill_after)
+            train("stopped", path, args.kill_after or 10, *common, kill=args.kill_after)
         resumed = train("resumed", path, STEPS, *common)
+    # Only exact equality shows that nothing was forgotten.
+    assert resumed == whole, f"rank {rank}: {resumed[:3]} resumed, {whole[:3]} whole"
 
-        # Only exact equality shows that nothing was forgotten.
-        if resumed != whole:
-            raise ValueError(f"rank {rank}: {resumed[:3]} resumed, {whole[:3]} whole")
-
-        # The weights are equal on all ranks, so rank 0's are enough to record.
-        rows = [] if rank else events
-        save_recording(args.record, rows, picture="lives", every=EVERY)
+    # The weights are equal on all ranks, so rank 0's are enough to record.
+    save_recording(args.record, [] if rank else events, picture="lives", every=EVERY)
     if rank == 0:
         for life in dict.fromkeys(event["phase"] for event in events):
             weights = [e["weight"] for e in events if e["phase"] == life]

@@ -12,10 +12,8 @@ import gc
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
-import time
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,10 +21,10 @@ from tempfile import TemporaryDirectory
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import errors
 
-from shared import Parser, save_recording, start
+from shared import Parser, free_port, save_recording, start
 
 WAYS = "by hand", "launch", "torchrun", "mp.spawn"
-# The names that torchrun may have given to this process, and that a job must not get.
+# This process is a rank itself, and a job must not inherit what torchrun gave to it.
 FROM_TORCHRUN = "(TORCHELASTIC|PET|GROUP|ROLE|LOCAL|MASTER)_.*|RANK|WORLD_SIZE"
 JOB = """import json, os, signal, sys, time
 
@@ -66,12 +64,10 @@ def commands(port):
     old = ["-m", "torch.distributed.launch", "--master-port", port]
     new = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
     two = ["--nproc-per-node", "2", "job.py"]
-
     # The new processes must find the function: it stands in job.py, and not here.
     spawn = (
         f"import job, torch; torch.multiprocessing.spawn(job.spawned, [{port!r}], 2)"
     )
-
     return {
         "by hand": [(meet | {"RANK": rank}, ["job.py"]) for rank in "01"],
         "launch": [({}, [*old, *two])],
@@ -82,62 +78,44 @@ def commands(port):
 
 def watch(way, folder):
     """Type what starts a job, and wait for its end; return what each process did."""
+    # The four ways run at the same time, so each takes a free port of its own.
+    typed = commands(free_port())[way]
     (folder / "job.py").write_text(JOB)
 
-    # The four ways run at the same time, so each takes a free port of its own.
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    typed = commands(f"{port}")[way]
-
-    # This process is a rank itself, and the new ranks must not inherit its variables.
     env = {k: v for k, v in os.environ.items() if not re.fullmatch(FROM_TORCHRUN, k)}
     # What torch leaves behind goes into the job's folder, which is removed.
     env |= {"OMP_NUM_THREADS": "1", "TMPDIR": f"{folder}"}
 
     started = []
-    out = (folder / "log").open("w")
-    try:
+    with (folder / "log").open("w") as out:
         for own, words in typed:
             options = {"env": env | own, "cwd": folder, "stdout": out, "stderr": out}
             started.append(subprocess.Popen([sys.executable, *words], **options))
 
-        # Rank 1 dies. What ends without help is the launcher, or by hand rank 1 itself.
-        started[-1].wait(100)
-        # By now rank 0 has been ended. If it works on, it stops when it sees this file.
-        time.sleep(0.5)
-        (folder / "enough").touch()
-        codes = [process.wait(100) for process in started]
-    finally:
-        # After an error, too, no job is left behind.
-        for process in started:
-            process.terminate()
-        out.close()
-
-    # Each rank has noted its parent and its variables when it began.
+    # Rank 1 dies. What ends without help is the launcher, or by hand rank 1 itself.
+    started[-1].wait(100)
+    # By now rank 0 has been ended. If it works on, it stops when it sees this file.
+    (folder / "enough").touch()
+    ends = [f"exit code {process.wait(100)}" for process in started]
     log = (folder / "log").read_text()
-    try:
-        ranks = [(folder / name).read_text() for name in ("rank0", "rank1")]
-    except FileNotFoundError:
-        raise RuntimeError(f"{way}: a rank did not begin\n{log[-2000:]}") from None
+    notes = sorted(folder.glob("rank[01]"))
+    if len(notes) < 2:
+        raise RuntimeError(f"{way}: a rank did not begin\n{log[-2000:]}")
 
-    # Only the parent hears how a rank ends: a launcher's log says it. By hand you are
-    # the parent, and have the exit codes of both ranks.
-    who = {os.getpid(): "you", started[0].pid: "launcher"}
-    found = re.search(r"exit ?code[ :]+(\d)", log)
-    code = found[1] if found else codes[-1]
-    first = "SIGTERM" if "SIGTERM" in log else f"exit code {codes[0]}"
-    ends = (first, f"exit code {code}")
-
-    variables = [*typed[0][0]]
+    # Only the parent hears how a rank ends. By hand that is you; a launcher's log says
+    # it. A launcher is no rank itself, so the recording calls it -1.
     events = []
-    for note, end in zip(map(json.loads, ranks), ends):
-        note |= {"step": 0, "phase": way, "parent": who[note["parent"]], "ends": end}
-        events.append(note | {"typed": variables})
-
-    # A launcher is no rank, so the recording calls it -1.
-    if len(started) == 1:
+    if way != "by hand":
         launcher = {"step": 0, "rank": -1, "phase": way, "parent": "you"}
-        events.append(launcher | {"ends": f"exit code {codes[0]}"})
+        events.append(launcher | {"ends": ends[0]})
+        code = re.search(r"exit ?code[ :]+(\d)", log)[1]
+        ends = ["SIGTERM" if "SIGTERM" in log else "nothing", f"exit code {code}"]
+
+    parents = {os.getpid(): "you", started[0].pid: "launcher"}
+    for path, end in zip(notes, ends):
+        note = json.loads(path.read_text())
+        note |= {"step": 0, "phase": way, "parent": parents[note["parent"]]}
+        events.append(note | {"ends": end, "typed": [*typed[0][0]]})
     return events
 
 
@@ -154,7 +132,6 @@ def main():
         for way in shown[rank : rank + 1]:
             events = watch(way, Path(folder))
     rows = save_recording(args.record, events, picture="trees")
-
     if rank == 0:
         print("way       rank 1       rank 0       launcher")
         for way in shown:

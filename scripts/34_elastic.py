@@ -7,8 +7,6 @@ did, as JSON lines. The last line begins with "ok": notebooks/34_elastic.ipynb
 """
 
 import gc
-import json
-import multiprocessing
 import os
 import signal
 import time
@@ -37,57 +35,44 @@ def share(step, rank, world_size):
 
 def train(path, rank, world_size, after_step):
     """Go on from the file to the last step, and save now and then."""
-    # Without a file it begins at 0: the first start and all later ones are the same.
     state = {"step": 0, "weight": torch.zeros((), dtype=torch.float64)}
     if path.exists():
         state = torch.load(path, weights_only=True)
-
     while state["step"] < STEPS:
         pull = (share(state["step"], rank, world_size) - state["weight"]).sum()
         dist.all_reduce(pull)
         # The batch is the same for any number of ranks, so its size divides.
         state["weight"] = state["weight"] + pull / BATCH / 2
         state["step"] += 1
-
         # Written aside and then put in place: a kill leaves a whole file behind.
         if rank == 0 and state["step"] % EVERY == 0:
             torch.save(state, f"{path}.part")
             os.replace(f"{path}.part", path)
         after_step(state["step"])
-
     return state["weight"].item()
 
 
-def live(crew, rank, world_size, doomed, last, newcomer, folder):
+def live(rank, crew, world_size, doomed, last, newcomer, folder):
     """Be a worker of a crew: note each step, and die when fate wants it."""
     signal.alarm(60)  # whatever happens, this process ends
-
-    # Crews must not find each other's addresses, so each crew meets in a new file.
-    meet = f"file://{folder}/crew{crew}"
+    meet = f"file://{folder}/crew{crew}"  # a new place, without old addresses
     dist.init_process_group("gloo", meet, rank=rank, world_size=world_size)
     # The agent may be quicker than fate: who is doomed waits for SIGKILL all the same.
     signal.signal(signal.SIGTERM, signal.SIG_IGN if rank in doomed else signal.SIG_DFL)
 
     def after_step(step):
-        event = {"step": step, "rank": rank, "phase": f"crew {crew}"}
         with (folder / f"{crew}-{rank}").open("a") as file:
-            file.write(json.dumps(event) + "\n")
-
+            file.write(f"{step}\n")
         if step == last:
-            # Nobody dies before all have noted this step. While one is still in the
-            # barrier, another one may have left it, and be dead already.
-            with suppress(RuntimeError):
-                dist.barrier()
+            with suppress(RuntimeError):  # another one may be dead already
+                dist.barrier()  # all have noted this step
             if rank in doomed:
                 os.kill(os.getpid(), signal.SIGKILL)
-            # If this crew has no accident, a node wants to join. Either way, the agent
-            # ends those who wait here.
             newcomer.set() if not doomed else None
-            signal.pause()
+            signal.pause()  # until the agent ends this worker
 
-    # The oracle: one process takes all steps, and nobody disturbs it.
     weight, alone = train(folder / "file", rank, world_size, after_step), 0.0
-    for step in range(STEPS):
+    for step in range(STEPS):  # the oracle: one process that nobody disturbs
         alone += (share(step, 0, 1) - alone).sum().item() / BATCH / 2
     if weight != alone:
         raise ValueError(f"rank {rank} ends with {weight}, not {alone}")
@@ -102,43 +87,36 @@ def watch(workers, newcomer):
         if failed or newcomer.is_set() or not working:
             break
         time.sleep(0.02)
-
     # The whole crew ends, also its healthy workers: the next crew is all new.
     for worker in workers:
         worker.terminate()
         worker.join()
-
     well = "a node joined" if working else "all ended well"
     return "a worker failed" if failed else well
 
 
 def agent(story, folder, budget=3):
     """Start crew after crew, while there are restarts; return what all of them did."""
-    fork, events = multiprocessing.get_context("fork"), []
+    fork, events = torch.multiprocessing.get_context("fork"), []
     for crew, (size, doomed, last) in enumerate(story):
-        newcomer, first = fork.Event(), len(events)
-        rest = size, doomed, last, newcomer, folder
-        each = [(crew, rank, *rest) for rank in range(size)]
-        workers = [fork.Process(target=live, args=args) for args in each]
+        newcomer = fork.Event()
+        job = crew, size, doomed, last, newcomer, folder
+        workers = [fork.Process(target=live, args=(rank, *job)) for rank in range(size)]
         for worker in workers:
             worker.start()
         why = watch(workers, newcomer)
-
         # What a worker noted is on disk, and survives it.
-        if len([*folder.glob(f"{crew}-*")]) < size:
-            raise RuntimeError(f"a worker of crew {crew} ended before its first step")
         for rank, worker in enumerate(workers):
-            lines = (folder / f"{crew}-{rank}").read_text().splitlines()
-            events += map(json.loads, lines)
+            steps = [*map(int, (folder / f"{crew}-{rank}").read_text().split())]
+            own = {"rank": rank, "phase": f"crew {crew}"}
+            events += [{"step": step} | own for step in steps]
             events[-1]["ends"] = {-9: "SIGKILL", -15: "SIGTERM"}.get(worker.exitcode)
-
-        # A crew that failed costs one restart. A node that joins costs nothing.
-        budget -= why == "a worker failed"
+        budget -= why == "a worker failed"  # a node that joins costs nothing
         # The last crew has no accident in its story, and must end well.
         if budget < 0 or last is None and why != "all ended well":
             raise RuntimeError("no crew has ended well")
-        steps = f"steps {events[first]['step']} to {events[-1]['step']}"
-        print(f"crew {crew}: {size} ranks, {steps}: {why}, restarts left: {budget}")
+        told = f"{size} ranks, steps {steps[0]} to {steps[-1]}: {why}"
+        print(f"crew {crew}: {told}, restarts left: {budget}")
     return events
 
 
@@ -146,21 +124,18 @@ def agent(story, folder, budget=3):
 def main():
     parser = Parser(__doc__)
     args, rank, world_size = start(parser)
-
     # The agent forks here, while there is no group yet: a fork would lose its threads.
     events = []
     if rank == 0:
         # How many workers a crew has, which of them are killed, and after which step.
-        half = world_size // 2
         story = [
             (world_size, [world_size - 1], 5),
-            (world_size, [*range(half, world_size)], 6),  # as if a node was lost
-            (max(1, half), [], 9),  # then a node joins
+            (world_size, [*range(world_size // 2, world_size)], 6),  # a node is lost
+            (max(1, world_size // 2), [], 9),  # then a node joins
             (world_size, [], None),
         ]
         with TemporaryDirectory() as folder:
             events = agent(story, Path(folder))
-
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     save_recording(args.record, events, picture="crews", every=EVERY)
     if rank == 0:

@@ -17,15 +17,17 @@ from torch.distributed.elastic.multiprocessing import errors
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
-from shared import Parser, save_recording, start
+from shared import Parser, free_port, save_recording, start
 
-# horovodrun has names of its own for what torchrun calls RANK and WORLD_SIZE.
+# horovodrun sets no RANK and no WORLD_SIZE, and no place where torch's ranks can meet.
 WITH_HOROVOD = "HOROVOD_RANK" in os.environ
 if WITH_HOROVOD:
     import horovod.torch as hvd
 
     hvd.init()
     os.environ.update(RANK=f"{hvd.rank()}", WORLD_SIZE=f"{hvd.size()}")
+    port = hvd.broadcast_object(free_port(), root_rank=0)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
 
 # Four gradients, of one number each. Rank 0 has these, and rank 1 has twice as much.
 NUMBERS = {"a": 2, "b": 20, "c": 200, "d": 2000}
@@ -80,7 +82,6 @@ def fuse(grads):
 def horovods_way(rank, world_size):
     model, optimizer = make(rank)
     named = dict(model.named_parameters())
-
     if WITH_HOROVOD:
         # Its hooks hand in each gradient by name, and step() waits for the averages.
         optimizer = hvd.DistributedOptimizer(optimizer, named.items())
@@ -92,7 +93,6 @@ def horovods_way(rank, world_size):
         optimizer.register_step_pre_hook(
             lambda *_: fuse([named[name].grad for name in negotiate([*named])])
         )
-
     return train(model, optimizer, *share(rank, world_size))
 
 
@@ -100,51 +100,35 @@ def horovods_way(rank, world_size):
 def main():
     parser = Parser(__doc__)
     args, rank, world_size = start(parser)
-    options = {"backend": "gloo", "timeout": timedelta(minutes=1)}
+    dist.init_process_group("gloo", timeout=timedelta(minutes=1))
+    events = []
+    # The picture shows each number in the colours of the ranks that are in it.
+    holds = {name: [[""]] for name in NUMBERS}
 
-    # horovodrun names no place where torch's ranks could meet. So rank 0 opens a store
-    # at a free port, and Horovod tells the others which port it is.
-    if WITH_HOROVOD:
-        store = rank or dist.TCPStore("127.0.0.1", 0, None, True)
-        port = hvd.broadcast_object(rank or store.port, root_rank=0)
-        store = dist.TCPStore("127.0.0.1", port) if rank else store
-        options |= {"rank": rank, "world_size": world_size, "store": store}
-    dist.init_process_group(**options)
+    def note(phase, names=(), receivers=()):
+        event = {"step": len(events), "rank": rank, "phase": phase, "holds": {**holds}}
+        event["sends"] = [[to, "names", [[" ".join(names)]]] for to in receivers]
+        events.append(event | ({"call": "all_reduce"} if phase == "fused" else {}))
 
     ready = []
-    fused = []
     grads = {}
-    events = []
-
-    def note(phase, sends=(), **fields):
-        # The picture shows each number in the colours of the ranks that are in it.
-        all_ranks = [*range(world_size)]
-        holds = {name: [[""]] for name in NUMBERS}
-        for name, grad in grads.items():
-            holds[name] = [[int(grad), *(all_ranks if name in fused else [rank])]]
-        event = {"step": len(events), "rank": rank, "phase": phase, "holds": holds}
-        event["sends"] = [[to, "names", [[" ".join(names)]]] for to, names in sends]
-        events.append(event | fields)
-
     note("backward")
     for cycle, name in enumerate("badc" if rank % 2 else "abcd", start=1):
         # One more gradient is ready. Odd ranks finish theirs in another order.
         ready.append(name)
         grads[name] = torch.tensor([NUMBERS[name] * (rank + 1.0)])
-        note("names", [(0, ready)] if rank else [])
+        holds[name] = [[int(grads[name]), rank]]
+        note("names", ready, [0] if rank else [])
 
         # What all ranks have travels now, in one buffer. The rest waits for a cycle.
         common = negotiate(ready)
         if common:
             fuse([grads[name] for name in common])
-            ready = [n for n in ready if n not in common]
-            fused += common
-            answers = [(to, common) for to in range(1, world_size) if rank == 0]
-            note("fused", answers, call="all_reduce")
-
+            ready = [name for name in ready if name not in common]
+            holds |= {n: [[int(grads[n]), *range(world_size)]] for n in common}
+            note("fused", common, range(1, world_size) if rank == 0 else ())
         if rank == 0:
             print(f"cycle {cycle} sends", *(common or ["nothing"]))
-
     # Rank r has r + 1 times rank 0's number, and the average of 1 to N is (N + 1) / 2.
     assert grads == {n: own * (world_size + 1) / 2 for n, own in NUMBERS.items()}
 
@@ -154,7 +138,6 @@ def main():
     ddp = train(DistributedDataParallel(model), optimizer, *share(rank, world_size))
     for weights in (ddp, horovods_way(rank, world_size)):
         torch.testing.assert_close(weights, alone, rtol=0, atol=1e-12)
-
     save_recording(args.record, events, phases=PHASES, **DRAWN)
     if rank == 0:
         print(f"ok: {world_size} ranks, and both ways end with one process's weights")

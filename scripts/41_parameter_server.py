@@ -8,7 +8,6 @@ begins with "ok". The lesson: notebooks/41_parameter_server.ipynb
 """
 
 import gc
-from collections import Counter
 from datetime import timedelta
 
 import torch
@@ -43,67 +42,69 @@ def star(weights, workers):
 def ring(grad, workers, rank, note):
     """All-reduce in a ring of the workers, as in the ring."""
     size = len(workers)
+    place = workers.index(rank)
+    right, left = workers[(place + 1) % size], workers[place - 1]
     chunks = grad.tensor_split(size)
     for step in range(2 * size - 2):
+        give, take = (place - step) % size, (place - step - 1) % size
+        came = torch.empty_like(chunks[take])
+        begun = dist.isend(chunks[give], right)
+        dist.recv(came, left)
+        begun.wait()
         # In the first half a worker adds what comes. After that, complete chunks come.
         adds = step < size - 1
-        sends = []
-
-        # The server has no place in the ring, and only notes that a step is over.
-        if rank in workers:
-            place = workers.index(rank)
-            right, left = workers[(place + 1) % size], workers[place - 1]
-            give, take = (place - step) % size, (place - step - 1) % size
-            given = chunks[give].clone()
-            came = torch.empty_like(chunks[take])
-            begun = dist.isend(given, right)
-            dist.recv(came, left)
-            begun.wait()
-            chunks[take].copy_(chunks[take] + came if adds else came)
-            sends = [(right, given)]
-        note("scatter-reduce" if adds else "allgather", sends)
+        chunks[take].copy_(chunks[take] + came if adds else came)
+        note("scatter-reduce" if adds else "allgather", [(right, chunks[give])])
 
 
-def first_numbers(chunks, workers):
-    """Return the first number of each chunk, and the workers whose digits are in it."""
-    numbers = [int(chunk[0]) for chunk in chunks]
-    digits = [*enumerate(workers)]
-    return [[n, *(w for place, w in digits if n // 10**place % 10)] for n in numbers]
+def report(rows, world_size, size):
+    """Print what the busiest rank sent and got, and hold both against the formula."""
+    n = max(1, world_size - 1)  # workers, each with a gradient of size bytes
+    formulas = {"star": (world_size - 1) * size, "ring": 2 * (n - 1) * size // n}
+    print("way   busiest sends   gets     sends/M   all messages")
+    for way, formula in formulas.items():
+        # The first three steps are the star's.
+        part = [row for row in rows if (row["step"] < 3) == (way == "star")]
+        messages = [(to, len(chunks)) for row in part for to, _, chunks in row["sends"]]
+        # A sender has added up its bytes. What a rank gets stands in the messages.
+        sent = max(row["holds"]["sent"][0][0] for row in part)
+        got = [0] * world_size
+        for to, chunks in messages:
+            got[to] += chunks * size // n
+        if not sent == max(got) == formula:
+            raise ValueError(f"{way}: {sent} bytes sent, {got} got, not {formula}")
+        print(f"{way}  {sent:13}  {sent:5}  {sent / size:10.2f}  {len(messages):13}")
 
 
 @errors.record  # torchrun hears of an exception in here
 def main():
     parser = Parser(__doc__)
     args, rank, world_size = start(parser)
-    # One rank alone is the server, and its own worker.
-    workers = [*range(1, world_size)] or [0]
-    # The ring cuts a gradient into a chunk for each worker, all of one size.
-    numel = 840 - 840 % len(workers)
-
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
     rpc.init_rpc(f"rank{rank}", rank=rank, world_size=world_size)
-
+    workers = [*range(1, world_size)] or [0]  # alone, rank 0 is its own worker
+    chunk = 840 // len(workers)  # so that the ring's chunks have one size
     # A worker's gradient is 1, 10, 100 and so on: a sum's digits tell whose are in it.
-    own = torch.zeros(numel, dtype=torch.int64)
-    if rank in workers:
-        own += 10 ** (workers.index(rank) % 18)
-    grad = own.clone()
+    digit = 10 ** (workers.index(rank) % 18) if rank in workers else 0
+    own = torch.full((chunk * len(workers),), digit)
     expected = own.clone()
-    weights = torch.zeros_like(own)
-    events = []
     dist.all_reduce(expected)
+    grad = own
+    events = []
+
+    def firsts(tensor):
+        """Return each chunk's first number, and the workers whose digits are in it."""
+        digits = [*enumerate(workers)]
+        numbers = tensor[::chunk].tolist()
+        return [[n, *(w for i, w in digits if n // 10**i % 10)] for n in numbers]
 
     def note(phase, sends=()):
-        # Nothing moves from a rank to itself. A message is noted in chunks of the ring.
-        sends = [(to, t.split(numel // len(workers))) for to, t in sends if to != rank]
-        # Sent bytes add up within one way, and count anew in the other.
-        before = 0 if phase in ("star", "ring") else events[-1]["holds"]["sent"][0][0]
-        now = sum(chunk.nbytes for _, chunks in sends for chunk in chunks)
-
+        sent = sum(tensor.nbytes for _, tensor in sends)
+        if phase not in ("star", "ring"):  # in each way, the bytes add up anew
+            sent += events[-1]["holds"]["sent"][0][0]
         event = {"step": len(events), "rank": rank, "phase": phase}
-        held = {"grad": first_numbers(grad.tensor_split(len(workers)), workers)}
-        event["holds"] = held | {"sent": [[before + now]]}
-        event["sends"] = [[to, "grad", first_numbers(t, workers)] for to, t in sends]
+        event["holds"] = {"grad": firsts(grad), "sent": [[sent]]}
+        event["sends"] = [[to, "grad", firsts(tensor)] for to, tensor in sends]
         events.append(event)
 
     # On a worker, a thread of RPC runs this when the server calls.
@@ -118,44 +119,27 @@ def main():
     note("star")
     dist.barrier()
     if rank == 0:
-        note("weights", [(worker, weights) for worker in workers])
+        weights = torch.zeros_like(own)
+        note("weights", [(worker, weights) for worker in range(1, world_size)])
         grad = star(weights, workers)
         note("gradients")
         torch.testing.assert_close(grad, expected, rtol=0, atol=0)
 
     # The workers wait here until the server has all answers. Then comes the ring.
     dist.barrier()
-    grad = own.clone()
+    grad = own
     note("ring")
-    ring(grad, workers, rank, note)
     if rank in workers:
+        ring(grad, workers, rank, note)
         torch.testing.assert_close(grad, expected, rtol=0, atol=0)
-
-    # It waits until all ranks have come.
-    rpc.shutdown()
-
+    else:  # the server has no place in the ring, and only notes that a step is over
+        for phase in ("scatter-reduce", "allgather"):
+            for _ in workers[1:]:
+                note(phase)
+    rpc.shutdown()  # it waits until all ranks have come
     rows = save_recording(args.record, events, picture="flow", pace=1.75, phases=PHASES)
     if rank == 0:
-        # The bytes that the busiest rank should send: n workers have size bytes each.
-        n = len(workers)
-        size = weights.nbytes
-        formulas = {"star": (world_size - 1) * size, "ring": 2 * (n - 1) * size // n}
-        print("way   busiest sends   gets     sends/M   all messages")
-        for way, formula in formulas.items():
-            # The first three steps are the star's.
-            part = [row for row in rows if (row["step"] < 3) == (way == "star")]
-            moved = [(r["rank"], to, len(c)) for r in part for to, _, c in r["sends"]]
-
-            # What was really sent is counted by sender, and then by receiver.
-            for end in (0, 1):
-                total = Counter({0: 0})
-                for message in moved:
-                    total[message[end]] += message[2] * size // n
-                if max(total.values()) != formula:
-                    raise ValueError(f"{way}: {total} bytes, not {formula}")
-
-            row = f"{formula:13}  {formula:5}  {formula / size:10.2f}  {len(moved):13}"
-            print(f"{way}  {row}")
+        report(rows, world_size, own.nbytes)
         print(f"ok: {len(workers)} workers, and both sums agree with dist.all_reduce")
 
 

@@ -1,12 +1,14 @@
 """What all scripts of the course share: how they begin and record.
 
-A script reads its words with Parser and start, takes a device with own_device, and
-keeps what happened with save_recording. Copy this file along with a script.
+A script reads its words with Parser and start, takes a device with own_device or a
+port with free_port, and keeps what happened with save_recording. Copy this file along
+with a script.
 """
 
 import json
 import os
 import shlex
+import socket
 import sys
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -65,6 +67,12 @@ def own_device():
     if gpus and local_rank == 0:
         print(f"too few GPUs ({gpus}): all ranks use the CPU", file=sys.stderr)
     return torch.device("cpu"), "gloo"
+
+
+def free_port():
+    """Return the number of a port of this machine that nobody uses now, as text."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        return str(door.getsockname()[1])
 
 
 def save_recording(path, events, **header):

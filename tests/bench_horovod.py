@@ -58,7 +58,7 @@ def rows_of(hvd, workload, samples):
         loader = reader(share, 1)
         forward = DistributedDataParallel(model) if method == "DDP" else model
         if method == "DP":
-            forward = partial(race.data_parallel, model, devices=ranks)
+            forward = partial(race.dp_in_threads, model, devices=ranks)
             loader = reader(batch, ranks)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         if method == "Horovod":

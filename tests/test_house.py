@@ -177,8 +177,8 @@ def test_a_script_keeps_to_its_contract(path):
         "only torch, Python's own, and what all scripts share"
     )
     assert source.count("add_argument(") <= 2, "and --record, which all have"
-    code = [line for line in source.splitlines() if not re.match(r"\s*(#|$)", line)]
-    assert len(code) <= 140, "one thing, with as many comments and blank lines as help"
+    lines = len(source.splitlines())
+    assert 80 <= lines <= 150, "one thing, with room for why it is done"
     first = ast.get_docstring(ast.parse(source)).splitlines()[2].strip()
     assert first == f"torchrun --standalone --nproc-per-node 4 scripts/{path.name}"
 
