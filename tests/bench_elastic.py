@@ -29,8 +29,8 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "notebooks")]
 
 import test_34  # noqa: E402
 from ringside import agents, elastic, two_nodes  # noqa: E402
-from ringside.fleet import LINE, SCRIPT  # noqa: E402
 from ringside.launch.client import environment  # noqa: E402
+from ringside.standins.agents import LINE, SCRIPT  # noqa: E402
 
 JOBS, WAIT = 20, 10  # jobs of each kind; the time-out of the nodes' group, in seconds
 LINK = f"""

@@ -19,7 +19,6 @@ from ringside import (
     Recording,
     WrongRecording,
     load,
-    mailboxes,
     simulate,
     simulate_ring,
     still,
@@ -28,6 +27,7 @@ from ringside import (
 )
 from ringside.draw import ring
 from ringside.draw.player import animate, image
+from ringside.standins import threads
 
 NAME = "03_ring_all_reduce"
 ROOT = Path(__file__).resolve().parents[1]
@@ -234,9 +234,9 @@ def test_a_rank_that_ends_as_the_time_is_up_has_ended(monkeypatch):
         time.sleep(0.2)
         return frames()
 
-    monkeypatch.setattr(mailboxes, "LONGEST", 0.1)
+    monkeypatch.setattr(threads, "LONGEST", 0.1)
     monkeypatch.setattr(sys, "_current_frames", late)
-    assert mailboxes.at_once(lambda rank: near.wait(9), 2) == {}
+    assert threads.at_once(lambda rank: near.wait(9), 2) == {}
 
 
 def test_a_simulated_error_comes_before_those_that_wait_for_it():

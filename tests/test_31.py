@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from lesson import code_with
-from ringside import WrongRecording, check, load, nodes, still
+from ringside import WrongRecording, check, load, still
 from ringside.draw.player import animate, spelt
 from ringside.recording import Recording
+from ringside.standins import nodes
 from test_nodes import able, lack, left, tool, traces  # noqa: F401
 
 STEM = "31_two_nodes"

@@ -17,9 +17,10 @@ from types import ModuleType
 import nbformat
 import pytest
 import torch.distributed as dist
-from ringside import Recording, check, cluster, load, still
+from ringside import Recording, check, load, still
 from ringside.draw.player import animate
 from ringside.launch import client
+from ringside.standins import slurm as cluster
 from torch.distributed.run import get_args_parser
 
 STEM = "32_slurm"

@@ -17,8 +17,9 @@ import psutil
 import pytest
 import torch.distributed as dist
 from lesson import changed, code_with
-from ringside import RankFailed, agents, check, elastic, fleet, load, still, torchrun
+from ringside import RankFailed, agents, check, elastic, load, still, torchrun
 from ringside.draw.player import animate, spelt
+from ringside.standins import agents as fleet
 
 STEM = "34_elastic"
 ROOT = Path(__file__).resolve().parents[1]

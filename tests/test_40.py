@@ -12,7 +12,8 @@ import nbformat
 import pytest
 import torch
 from lesson import changed, functions_of
-from ringside import RankFailed, check, relative, torchrun
+from ringside import RankFailed, check, torchrun
+from ringside.standins import horovod
 
 STEM = "40_horovod"
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,13 +39,13 @@ def cells(tmp_path_factory):
 
 @pytest.fixture
 def no_horovod(monkeypatch):
-    monkeypatch.setattr(relative, "find_spec", lambda name: None)
+    monkeypatch.setattr(horovod, "find_spec", lambda name: None)
 
 
 def test_each_run_of_the_page_is_kept_as_the_page_has_it(cells, no_horovod, capsys):
     for name, sets in RUNS.items():
         for args in sets:
-            ended = relative.horovodrun(getattr(cells, name), *args)
+            ended = horovod.horovodrun(getattr(cells, name), *args)
             assert "changed" not in str(ended), f"keep it again: {name}"
     told = capsys.readouterr().out
     assert told.count("python3 scripts/course.py horovod") == 1
@@ -56,8 +57,8 @@ def test_each_run_of_the_page_is_kept_as_the_page_has_it(cells, no_horovod, caps
 def test_a_changed_function_is_not_passed_off_as_recorded(
     ranks, cells, no_horovod, capsys, monkeypatch
 ):
-    monkeypatch.setattr(relative, "text_of_script", lambda *_: "another text")
-    ended = relative.horovodrun(cells.by_names, ranks=ranks)
+    monkeypatch.setattr(horovod, "text_of_script", lambda *_: "another text")
+    ended = horovod.horovodrun(cells.by_names, ranks=ranks)
     assert ended.code == 2 and "only Horovod itself" in capsys.readouterr().out
 
 
@@ -107,7 +108,7 @@ def test_the_script_runs_unchanged_under_horovodrun(tmp_path):
     tool = shutil.which("horovodrun", path=Path(sys.executable).parent)
     path, kept = ROOT / "scripts" / f"{STEM}.py", tmp_path / "recording.jsonl"
     line = [tool, "-np", "2", "--gloo", sys.executable, path, "--record", kept]
-    env = relative.environment(PYTHONUNBUFFERED="1")
+    env = horovod.environment(PYTHONUNBUFFERED="1")
     done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=120)
     said = torchrun(STEM, "--record", tmp_path / "other.jsonl", ranks=2, quiet=True)
     assert done.stdout.splitlines()[-1] == f"[0]<stdout>:{said.lines[0][-1]}"
@@ -166,7 +167,7 @@ def test_moved(changes, told, cells, tmp_path, capsys, monkeypatch):
     module = module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "moved", module)
     spec.loader.exec_module(module)
-    check.moved(module.moved, relative.Ended(0, kept("old"), []))
+    check.moved(module.moved, horovod.Ended(0, kept("old"), []))
     assert told in capsys.readouterr().out
 
 

@@ -342,7 +342,7 @@ def added(rank, world_size, grad, send, recv):
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_ring_broadcast(program, says, capsys, monkeypatch):
-    monkeypatch.setattr("ringside.mailboxes.LONGEST", 1)
+    monkeypatch.setattr("ringside.standins.threads.LONGEST", 1)
     before = threading.active_count()
     check.ring_broadcast(program)
     assert says in capsys.readouterr().out

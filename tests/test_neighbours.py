@@ -22,12 +22,13 @@ import psutil
 import pytest
 from light import NO_DYNAMO, SUPERVISOR, before_all
 from ports import listening
-from ringside import Player, Recording, agents, load, nodes, torchrun
+from ringside import Player, Recording, agents, load, torchrun
 from ringside.draw import chart
 from ringside.draw.player import animate
 from ringside.launch import failure, own_network
 from ringside.launch import run as launch
 from ringside.launch.watch import runs
+from ringside.standins import nodes
 
 import course
 

@@ -15,7 +15,8 @@ from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
-from ringside import nodes, two_nodes
+from ringside import two_nodes
+from ringside.standins import commands, nodes
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOL = ROOT / "scripts" / "nodes.py"
@@ -207,7 +208,7 @@ def test_a_notebook_loses_its_nodes_come_what_may(traces):
 
 
 def test_a_program_that_minds_no_signal_has_a_limit_too(monkeypatch):
-    monkeypatch.setattr(nodes, "ENDING", 0.5)
+    monkeypatch.setattr(commands, "ENDING", 0.5)
     line = ["sh", "-c", "echo begun; trap '' TERM; exec sleep 20"]
     with pytest.raises(nodes.NodeFailed) as caught:
         nodes.Nodes(real=False).run({"node0": line, "node1": ["true"]}, timeout=3)
@@ -237,7 +238,7 @@ with two_nodes() as pair:
 
 
 def test_one_process_has_the_nodes_and_its_children_with_it(able):
-    text = "from ringside.nodes import alone\nwith alone(): print('has them')"
+    text = "from ringside.standins.nodes import alone\nwith alone(): print('has them')"
     env = os.environ | {"PYTHONPATH": str(ROOT / "notebooks")}
     line, how = [sys.executable, "-c", text], {"stdout": subprocess.PIPE, "text": True}
     assert subprocess.check_output(line, env=env, text=True) == "has them\n"

@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 import nbformat
 import psutil
 import pytest
-from ringside import cluster, slurm
+from ringside import slurm
+from ringside.standins import slurm as cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOL = ROOT / "scripts" / "slurm.py"
@@ -299,7 +300,9 @@ def test_what_was_recorded_stands_in(monkeypatch, capsys, tmp_path):
     """Also for a command that nobody has recorded, of which it says so."""
     kept = tmp_path / "kept.json"
     monkeypatch.setattr(cluster, "KEPT", kept)
-    cluster.keep({"srun hostname": cluster.Done(3, ["node17"])})
+    monkeypatch.setenv("RINGSIDE_KEEP", "1")
+    row = cluster.row(cluster.Done(3, ["node17"]))
+    cluster.keep(kept, {"srun hostname": row})
     fake = tmp_path / "slurm.py"
     fake.write_text("import sys\nsys.exit('slurm.py: Slurm is not here.')\n")
     line = [sys.executable, str(fake), "run", "--limit"]

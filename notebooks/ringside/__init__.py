@@ -5,14 +5,10 @@ recording.py   reads a file that scripts/shared.py wrote, as a list of events wi
                header, and refuses it if a field lacks; the table of kinds and fields
 draw/          makes a picture of a recording, or a player
 check/         judges a learner's answers, one module for each lesson
-nodes.py       gives a notebook two nodes, and runs torchrun on both
-fleet.py       runs torchrun's agents, and ends one while the others work
-cluster.py     runs commands on a cluster of Slurm that lasts as long as they do
-relative.py    runs a function under Horovod, or shows how it once ran
+standins/      plays what most of us do not have: nodes, Slurm, Horovod, more agents
 taken_out.py   runs the first lesson's script without each of its changes
-mailboxes.py   runs ranks that are only simulated, as threads of the kernel
 
-Each of the three folders begins with a map. `python -m ringside` makes lessons again.
+Each of the four folders begins with a map. `python -m ringside` makes lessons again.
 """
 
 import os
@@ -21,14 +17,14 @@ from importlib import import_module
 os.environ.setdefault("PYTHON_COLORS", "0")  # else what a cell starts prints colours
 
 ROOMS = {
-    ".fleet": "Agent agents elastic",
     ".draw.player": "Picture Player film still",
     ".launch": "RankFailed RankTimeout Run script_of torchrun",
-    ".mailboxes": "Simulated at_barriers simulate simulate_ring",
-    ".nodes": "Nodes NodeFailed two_nodes",
     ".recording": "Notes Recording WrongRecording load only reads values verify",
-    ".cluster": "slurm",
-    ".relative": "horovodrun",
+    ".standins.agents": "Agent agents elastic",
+    ".standins.horovod": "horovodrun",
+    ".standins.nodes": "Nodes NodeFailed two_nodes",
+    ".standins.slurm": "slurm",
+    ".standins.threads": "Simulated at_barriers simulate simulate_ring",
     ".taken_out": "without_each",
 }
 ROOM = {name: room for room, names in ROOMS.items() for name in names.split()}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..mailboxes import at_once
+from ..standins.threads import at_once
 from .table import Near, asks
 from .verdict import attempt, says
 

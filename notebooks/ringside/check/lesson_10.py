@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..mailboxes import simulate
+from ..standins.threads import simulate
 from .table import asks
 from .verdict import attempt, says
 

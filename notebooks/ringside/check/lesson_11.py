@@ -7,8 +7,8 @@ from itertools import permutations
 
 import torch
 
-from .. import mailboxes
 from ..launch.failure import name
+from ..standins import threads
 from .table import asks
 from .verdict import says
 
@@ -103,13 +103,13 @@ def mended(program: Callable) -> str | None:
         def one(rank: int, size=size, told=told, given=given, door=door) -> None:
             def all_reduce(tensor: torch.Tensor) -> None:
                 given[rank].append(tensor.clone())
-                door.wait(mailboxes.PATIENCE)
+                door.wait(threads.PATIENCE)
                 tensor.copy_(sum(numbers[len(given[rank]) - 1] for numbers in given))
 
             loss = torch.tensor([float(rank + 1)])
             told[rank] = program(rank, size, loss, all_reduce)
 
-        errors = mailboxes.at_once(one, size)
+        errors = threads.at_once(one, size)
         for rank, error in sorted(errors.items()):
             if not isinstance(error, threading.BrokenBarrierError):
                 return f"rank {rank} raised {type(error).__name__}: {error}"

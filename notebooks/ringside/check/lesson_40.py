@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 
-from ..relative import Ended
+from ..standins.horovod import Ended
 from .table import asks
 from .verdict import attempt, says
 from .watched import Rank, launch

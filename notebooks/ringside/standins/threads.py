@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from .recording import Notes, Recording
+from ..recording import Notes, Recording
 
 PATIENCE = 2  # seconds to wait at a barrier that somebody may never reach
 LONGEST = 10  # seconds that a program may take

@@ -1,5 +1,6 @@
 """Two nodes for a notebook, and torchrun on both. scripts/nodes.py makes them."""
 
+import fcntl
 import os
 import shlex
 import socket
@@ -12,33 +13,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from .launch.client import environment
-from .launch.failure import Refused
-from .launch.own_network import shared
-from .launch.run import find
-from .launch.script import file_of, script_of
-from .locks import wait_for
-from .recording import ROOT, Recording, read
+from ..launch.client import environment
+from ..launch.failure import Refused
+from ..launch.own_network import shared
+from ..launch.run import find
+from ..launch.script import file_of, script_of
+from ..recording import ROOT, Recording, read
+from .commands import Command, Ended
 
 NAMES = ("node0", "node1")
 HELD = "RINGSIDE_NODES"  # this variable is set while they are
 TOOL = [sys.executable, str(ROOT / "scripts" / "nodes.py")]
 WAITING = 300.0  # seconds for another notebook to give them back
-ENDING = 10.0  # seconds that a program has to end when it is told to
 ALONE = "two torchrun agents on this machine stand in for two nodes, over loopback."
-
-
-class Ended(NamedTuple):
-    """How a program on a node ended, and the lines that it wrote."""
-
-    code: int
-    lines: list[str]
-    errors: list[str]
-
-    @property
-    def last(self) -> str:
-        """The last line that it printed or, if it failed, complained with."""
-        return ["", *(self.errors if self.code else self.lines)][-1]
 
 
 class Meeting(NamedTuple):
@@ -76,32 +63,18 @@ class Nodes:
             own = {
                 k: v for k, v in own.items() if "_SOCKET_IFNAME" not in k or k in env
             }
-        ended, children, last = {}, {}, time.monotonic() + timeout
-        late = []
+        last, running, late = time.monotonic() + timeout, {}, []
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory()))
             own["TMPDIR"] = env.get("TMPDIR", str(folder))  # an agent leaves files
-            for node, line in lines.items():
-                out, err = (
-                    stack.enter_context((folder / f"{node}.{kind}").open("w+"))
-                    for kind in ("out", "err")
-                )
-                how = {"stdout": out, "stderr": err, "stdin": subprocess.DEVNULL}
+            for node, words in lines.items():
                 where = [*self.inside, *TOOL, "on", node if self.real else "here"]
-                child = subprocess.Popen(
-                    [*where, *line], start_new_session=True, cwd=ROOT, env=own, **how
-                )
-                children[node] = stack.enter_context(ending(child)), out, err
-            for node, (child, out, err) in children.items():
-                try:
-                    child.wait(max(last - time.monotonic(), 0.1))
-                except subprocess.TimeoutExpired:
-                    end(child)
+                command = Command([*where, *words], folder / node, cwd=ROOT, env=own)
+                running[node] = stack.enter_context(command)
+            for node, command in running.items():
+                if not command.wait(last):
                     late.append(node)
-                for file in (out, err):
-                    file.seek(0)
-                told = (file.read().splitlines() for file in (out, err))
-                ended[node] = Ended(child.returncode, *told)
+            ended = {node: command.ended() for node, command in running.items()}
         for node in late:
             said = [f"{node} still ran after {timeout:g} s, and was ended"]
             said += [*ended[node].lines, *ended[node].errors][-30:]
@@ -178,6 +151,20 @@ class Nodes:
         return words if self.real else [*words, "--local-addr", self.host]
 
 
+def wait_for(lock: int, place: Path, seconds: float) -> None:
+    """Take a lock, or refuse if it stays taken: who can read a folder can lock it."""
+    last = None
+    while last is None or time.monotonic() < last:
+        with suppress(BlockingIOError):
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if last is None:
+            print("Another notebook has the nodes: waiting for it", flush=True)
+            last = time.monotonic() + seconds
+        time.sleep(0.1)
+    tells = shlex.join(["fuser", "-v", str(place)])
+    raise Refused(f"somebody keeps the nodes for {seconds:g} s; {tells} says who")
+
+
 @contextmanager
 def alone() -> Iterator[None]:
     """Wait until no other process of this course has the nodes; then have them."""
@@ -227,21 +214,3 @@ def tool(*words: str) -> subprocess.CompletedProcess:
     """Run scripts/nodes.py, out of reach of the interrupt key."""
     how = {"capture_output": True, "text": True, "start_new_session": True}
     return subprocess.run([*TOOL, *words], **how)
-
-
-@contextmanager
-def ending(child: subprocess.Popen) -> Iterator[subprocess.Popen]:
-    """Give a process, and end it after, if it still runs."""
-    try:
-        yield child
-    finally:
-        end(child)
-
-
-def end(child: subprocess.Popen) -> None:
-    """Tell a process to end, and kill it if it does not."""
-    child.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        child.wait(ENDING)
-    child.kill()
-    child.wait()

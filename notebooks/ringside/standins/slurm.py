@@ -5,20 +5,20 @@ there is no Slurm, what figures/32_slurm_measured.json has of a command stands i
 it. With RINGSIDE_KEEP=1 in the environment, a run here is kept there.
 """
 
-import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from .launch.client import environment
-from .recording import ROOT, Recording, read, whole
+from ..launch.client import environment
+from ..recording import ROOT, Recording, read, whole
+from .commands import Command
+from .kept import keep, kept
 
 TOOL = [sys.executable, str(ROOT / "scripts" / "slurm.py"), "run", "--limit"]
 KEPT = ROOT / "figures" / "32_slurm_measured.json"
@@ -36,7 +36,7 @@ class Done(NamedTuple):
     recording: Recording | None = None
 
 
-class Command:
+class Job(Command):
     """One command on a cluster of its own, in a folder of its own."""
 
     def __init__(self, words, files, record, limit, env):
@@ -45,39 +45,30 @@ class Command:
         for name, text in files.items():
             (self.path / name).write_text(text, encoding="utf-8")
         if words[0] == "sbatch":
-            words = [words[0], f"--output={self.path / 'out'}", *words[1:]]
+            words = [words[0], f"--output={self.path / 'batch'}", *words[1:]]
         if record:
             words = [*words, "--record", str(self.path / "recording.jsonl")]
-        how = {"cwd": self.path if files else ROOT, "env": env}
-        how |= {"stdin": subprocess.DEVNULL, "start_new_session": True}
-        with (
-            (self.path / "said").open("w") as out,
-            (self.path / "err").open("w") as err,
-        ):
-            line = [*TOOL, str(limit), *words]
-            self.process = subprocess.Popen(line, stdout=out, stderr=err, **how)
+        line = [*TOOL, str(limit), *words]
+        where = self.path if files else ROOT
+        super().__init__(line, self.path / "said", cwd=where, env=env)
 
     def done(self) -> tuple[str, Done]:
         """Wait for the end; return why there is no Slurm, or else nothing, and it."""
         code = self.process.wait()
-        texts = [self.path / name for name in ("said", "out", "err")]
-        said, out, err = (p.read_text() if p.exists() else "" for p in texts)
+        said, err = self.said()
+        batch, path = self.path / "batch", self.path / "recording.jsonl"
+        said += batch.read_text() if batch.exists() else ""
         lack = re.search("^slurm.py: (?!ended)(.*)", err, re.MULTILINE)
         if lack:
             return lack[1], Done(code, [])
         told = re.findall(r"(?m)^srun: .*|^(?:\d+: )?\w+Error: .*", err)
-        lines = sorted((said + out).splitlines(), key=teller)
+        lines = sorted(said.splitlines(), key=teller)
         lines += [line for line in told if not DULL.match(line)]
-        path = self.path / "recording.jsonl"
         return "", Done(code, lines, read(path) if path.exists() else None)
 
     def end(self) -> None:
-        """End it, if it runs; its cluster goes with it."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.terminate()
-            self.process.wait(20)
-        self.process.kill()
-        self.process.wait()
+        """End it, if it runs; its cluster goes with it, and its folder."""
+        super().end()
         self.folder.cleanup()
 
 
@@ -104,10 +95,10 @@ def slurm(
     with ExitStack() as stack:
         running = []
         for words in commands:
-            running.append(Command(words, files or {}, record, limit, own))
-            stack.callback(running[-1].end)
+            job = Job(words, files or {}, record, limit, own)
+            running.append(stack.enter_context(job))
             time.sleep(0.1)  # so that two do not find the same free port
-        found = [command.done() for command in running]
+        found = [job.done() for job in running]
     shown = [shlex.join(words) for words in commands]
     lacks = [lack for lack, _ in found if lack]
     if lacks:
@@ -115,27 +106,22 @@ def slurm(
         ends = [recorded(line) for line in shown]
     else:
         ends = [end for _, end in found]
-        if os.environ.get("RINGSIDE_KEEP"):
-            keep(dict(zip(shown, ends)))
+        keep(KEPT, {line: row(end) for line, end in zip(shown, ends)})
     for line, end in zip(shown, ends):
         print(f"$ {line}", *end.lines, f"exit code {end.code}", sep="\n", flush=True)
     return ends
 
 
+def row(end: Done) -> list:
+    """Return what is kept of a command."""
+    code, lines, events = end
+    return [code, lines, None if events is None else [events.header, *events]]
+
+
 def recorded(line: str) -> Done:
     """Return what was kept of a command."""
-    kept = json.loads(KEPT.read_text(encoding="utf-8")).get(line)
-    if kept is None:
+    found = kept(KEPT, line)
+    if found is None:
         return Done(2, ["this command was never recorded: it needs Slurm"])
-    code, lines, rows = kept
+    code, lines, rows = found
     return Done(code, lines, rows and whole(Recording(rows[1:], **rows[0])))
-
-
-def keep(ends: dict[str, Done]) -> None:
-    """Keep what commands said, for machines without Slurm."""
-    kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
-    for line, (code, lines, events) in ends.items():
-        rows = None if events is None else [events.header, *events]
-        kept[line] = [code, lines, rows]
-    text = json.dumps(kept, indent=1, sort_keys=True)
-    KEPT.write_text(text + "\n", encoding="utf-8")

@@ -5,13 +5,11 @@ figures/40_horovod_measured.json has of a run stands in for it. With RINGSIDE_KE
 the environment, a run here is kept there.
 """
 
-import json
 import os
 import re
-import subprocess
 import sys
+import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
@@ -19,9 +17,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from .launch.client import environment
-from .launch.script import collect, literal
-from .recording import ROOT
+from ..launch.client import environment
+from ..launch.script import collect, literal
+from ..recording import ROOT
+from .commands import Command
+from .kept import keep, kept
 
 KEPT = ROOT / "figures" / "40_horovod_measured.json"
 LACK = (
@@ -57,8 +57,7 @@ def horovodrun(
     seal = sha256(text.encode()).hexdigest()[:16]
     if find_spec("horovod"):
         ended = run(text, f"{name}.py", ranks, limit, env)
-        if os.environ.get("RINGSIDE_KEEP"):
-            keep(key, seal, ended)
+        keep(KEPT, {key: row(seal, ended)})
     else:
         say_once(LACK)
         ended = recorded(key, seal)
@@ -91,24 +90,16 @@ def run(text: str, name: str, ranks: int, limit: float, env: dict) -> Ended:
     own["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{own.get('PATH', '')}"
     tool = Path(sys.executable).with_name("horovodrun")
     line = [str(tool), "-np", str(ranks), "--gloo", sys.executable, name]
-    how = {"stdin": subprocess.DEVNULL, "text": True, "env": own}
-    how |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with TemporaryDirectory() as folder:
         Path(folder, name).write_text(text, encoding="utf-8")
-        process = subprocess.Popen(line, cwd=folder, start_new_session=True, **how)
-        try:
-            told, _ = process.communicate(timeout=limit)
-        except BaseException:
-            with suppress(subprocess.TimeoutExpired):
-                process.terminate()  # horovodrun ends its ranks
-                process.wait(20)
-            process.kill()
-            process.wait()
-            raise
+        with Command(line, Path(folder, "horovodrun"), cwd=folder, env=own) as command:
+            if not command.wait(time.monotonic() + limit):
+                raise TimeoutError(f"{name} still ran after {limit:g} s, and was ended")
+            told, code = "\n".join(command.said()), command.process.returncode
     lines, warnings = [[] for _ in range(ranks)], []
     for rank, stream, said in SAID.findall(told):
         (lines[int(rank)] if stream == "stdout" else warnings).append(said)
-    return Ended(process.returncode, lines, [w for w in warnings if telling(w)])
+    return Ended(code, lines, [w for w in warnings if telling(w)])
 
 
 def telling(line: str) -> bool:
@@ -118,16 +109,13 @@ def telling(line: str) -> bool:
 
 def recorded(key: str, seal: str) -> Ended:
     """Return what was kept of a run."""
-    kept = json.loads(KEPT.read_text(encoding="utf-8")).get(key)
-    if kept is None or kept[0] != seal:
+    found = kept(KEPT, key)
+    if found is None or found[0] != seal:
         return Ended(2, [[CHANGED]], [])
-    return Ended(*kept[1:])
+    return Ended(*found[1:])
 
 
-def keep(key: str, seal: str, ended: Ended) -> None:
-    """Keep what a run said, for machines without Horovod."""
-    kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
+def row(seal: str, ended: Ended) -> list:
+    """Return what is kept of a run."""
     warnings = [re.sub(r"^\[[^]]*\] *", "", line) for line in ended.warnings]
-    kept[key] = [seal, ended.code, ended.lines, warnings]
-    text = json.dumps(kept, indent=1, sort_keys=True)
-    KEPT.write_text(text + "\n", encoding="utf-8")
+    return [seal, ended.code, ended.lines, warnings]

@@ -1,7 +1,6 @@
 """Runs torchrun's agents beside a cell, which may end one while the others work."""
 
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,8 +10,9 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from .launch.client import environment
-from .launch.own_network import shared
+from ..launch.client import environment
+from ..launch.own_network import shared
+from .commands import Command
 from .nodes import TOOL, free_port
 
 SCRIPT, MEETING = "loop.py", "MEETING"  # the port where agents meet, in flags
@@ -24,18 +24,13 @@ class Agent:
     """An agent that runs, or has ended; what it and its workers say is kept."""
 
     def __init__(self, place: Path, line: list[str], env: dict[str, str]):
-        self.place, self.code = place, None
-        with open(f"{place}.out", "w") as out, open(f"{place}.err", "w") as err:
-            how = {"stdout": out, "stderr": err, "stdin": subprocess.DEVNULL}
-            how |= {"cwd": place.parent, "env": env, "start_new_session": True}
-            self.process = subprocess.Popen([*line, SCRIPT], **how)
+        self.command = Command([*line, SCRIPT], place, cwd=place.parent, env=env)
+        self.process, self.code = self.command.process, None
         self.read()
 
     def read(self) -> None:
         """Read what its workers have printed, and its log."""
-        kinds = ("out", "err")
-        texts = [Path(f"{self.place}.{kind}").read_bytes() for kind in kinds]
-        self.said, self.log = (text.decode(errors="replace") for text in texts)
+        self.said, self.log = self.command.said()
 
     def until(self, text: str) -> None:
         """Wait until its workers have printed some text."""
