@@ -66,7 +66,7 @@ PAGES_NEED = ROOT / "notebooks" / "ringside" / "pages" / "needs.txt"
 EXACT = ROOT / "tests" / "constraints.txt"
 WHEELS = ROOT / ".wheels"  # of a folder that `pack` has made
 BUILDS = {"linux": ("x86_64", "aarch64"), "darwin": ("arm64",)}  # of PyTorch
-TOOLS = ("pytest", "pytest-xdist", "ruff", "playwright")  # for `test` alone
+TOOLS = ("pytest", "pytest-xdist", "ruff", "mypy", "playwright")  # for `test` alone
 KINDS = {  # of machines, as uv calls them, and the wheels that each can use
     "linux-x86_64": "x86_64-manylinux_2_28",
     "linux-aarch64": "aarch64-manylinux_2_28",

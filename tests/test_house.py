@@ -483,6 +483,12 @@ def test_ruff_finds_nothing(how):
     assert found.returncode == 0, found.stdout
 
 
+def test_mypy_finds_nothing():
+    line = [sys.executable, "-m", "mypy", "--cache-dir=/dev/null"]
+    found = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
+
+
 def test_no_door_is_left_open():
     """No pickle, shell or network door stands in what we ship."""
     doors = ("shell=True", "weights_only=False", "os.system", "0.0.0.0", "allow_origin")

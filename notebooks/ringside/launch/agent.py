@@ -10,6 +10,7 @@ import time
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from torch.distributed.elastic.agent.server import (
     RunResult,
@@ -56,8 +57,8 @@ class Agent(SimpleElasticAgent):
         )
         super().__init__(spec)
         self.request, self.watch = request, watch
-        self.ranks = {}  # a process for each
-        self.codes = {}  # exit codes that are not 0, by rank; who failed first is first
+        self.ranks: dict[int, Any] = {}  # the process of each
+        self.codes: dict[int, int] = {}  # not 0, by rank; who failed first is first
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
         """Start a copy of the fork server for each rank; return their process ids."""

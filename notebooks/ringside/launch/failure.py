@@ -44,7 +44,9 @@ class Interrupted(Brief, KeyboardInterrupt):
 class RankFailed(RuntimeError):
     """A run that did not end well; the message names the rank that failed first."""
 
-    details, log = "", None
+    details: str = ""
+    log: Path | None = None
+    run: object = None  # what became of each rank
 
     def _render_traceback_(self) -> list[str]:
         """Show the rank's own traceback in place of the kernel's."""

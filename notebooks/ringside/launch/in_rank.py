@@ -25,9 +25,10 @@ from pathlib import Path
 
 PRELOAD = ["torch.distributed", "torch.distributed.elastic.multiprocessing.errors"]
 PRELOAD += ["torch._dynamo"]  # or each rank imports it with its first optimizer or DDP
-PEER_LOST = ("closed by peer", "reset by peer", "connectFullMesh", "Broken pipe")
-PEER_LOST += ("Connection refused", "remote process exited", "Timed out waiting")
-PEER_LOST += ("NCCL", "DistNetworkError", "DistStoreError")
+BIRTHPLACE = 0  # the process that ranks are copied from
+PEER_LOST = ["closed by peer", "reset by peer", "connectFullMesh", "Broken pipe"]
+PEER_LOST += ["Connection refused", "remote process exited", "Timed out waiting"]
+PEER_LOST += ["NCCL", "DistNetworkError", "DistStoreError"]
 
 
 def run_warm(order: dict, env: dict[str, str]) -> None:
@@ -38,12 +39,14 @@ def run_warm(order: dict, env: dict[str, str]) -> None:
 
     torch.distributed.set_debug_level_from_env()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    resource_tracker._resource_tracker._fd = None  # its semaphores go when it goes
+    tracker = resource_tracker._resource_tracker
+    tracker._fd = None  # type: ignore[attr-defined]  # its semaphores go when it goes
     torch.default_generator.seed()  # or every rank draws the same numbers
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     run(order["script"], order["args"], order["folder"], BIRTHPLACE)
-    threading._shutdown()  # end as a script does, but without taking torch apart
+    # End as a script does, but without taking torch apart.
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -59,7 +62,7 @@ def run(script: str, args: list[str], folder: str, parent: int) -> None:
         output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, stream.fileno())
         os.close(output)
-        stream.reconfigure(line_buffering=True)
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     faulthandler.enable()
     if "torch" not in sys.modules:  # or the time of the run would begin without it
         with suppress(ImportError):  # the script will say so
@@ -149,8 +152,9 @@ def preload() -> None:
         import_module(module)
     gc.freeze()  # so that a collection in a rank need not go through all of torch
     gc.enable()
-    for ending in weakref.finalize._registry:
-        ending.atexit = False  # nor the end of a rank take it apart
+    # Nor may the end of a rank take it apart.
+    for ending in weakref.finalize._registry:  # type: ignore[attr-defined]
+        ending.atexit = False
 
 
 def settle() -> None:

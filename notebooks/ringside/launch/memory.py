@@ -13,9 +13,9 @@ def free_megabytes(root: Path = Path("/")) -> int:
     except OSError:  # macOS
         text = subprocess.check_output(["vm_stat"], text=True)
         pages = re.findall(r"Pages (?:free|inactive|speculative): +(\d+)", text)
-        size = int(re.search(r"page size of (\d+)", text)[1])
+        [size] = map(int, re.findall(r"page size of (\d+)", text))
         return size * sum(map(int, pages)) // 2**20
-    left = [1024 * int(re.search(r"MemAvailable: +(\d+)", text)[1])]
+    left = [1024 * int(found) for found in re.findall(r"MemAvailable: +(\d+)", text)]
     groups = root / "proc/self/cgroup"
     text = groups.read_text() if groups.exists() else ""
     for kind, inside in re.findall(r"(?m)^\d+:(memory|):/(.*)", text):

@@ -66,12 +66,14 @@ def shared() -> Iterator[list[str]]:
     There are none where Linux refuses.
     """
     line = [sys.executable, "-P", __file__]
-    how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    how |= {"start_new_session": True}  # the interrupt key is for the kernel
+    pipe = subprocess.PIPE
     if sys.platform != "linux" or not os.path.exists(sys.executable):
         yield []
         return
-    with subprocess.Popen([*line, "hold"], **how) as holder:  # ends with its input
+    with subprocess.Popen(  # it ends with its input; the interrupt key is not for it
+        [*line, "hold"], stdin=pipe, stdout=pipe, start_new_session=True
+    ) as holder:
+        assert holder.stdout
         taken = holder.stdout.readline() == b"True\n"
         yield [*line, "enter", str(holder.pid)] if taken else []
 

@@ -31,8 +31,8 @@ def start(request: dict, watch: Watch) -> tuple[dict[int, int], str | None]:
     line = [sys.executable, "-c", COMMAND, HOME, f"{os.getpid()}", request["folder"]]
     line += [f"{ranks}", request["script"], *request["args"]]
     with log.open("wb") as said:
-        how = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": said}
-        agent = subprocess.Popen(line, **how)
+        nothing = subprocess.DEVNULL
+        agent = subprocess.Popen(line, stdin=nothing, stdout=said, stderr=said)
     try:
         follow(agent, request, watch)
     finally:  # also if the run is stopped: all at once, before any is an orphan

@@ -18,7 +18,7 @@ from .memory import free_megabytes
 from .script import file_of, script_of
 
 DAY = 86400
-TOLD = []  # what has been said once in this kernel
+TOLD: list[str] = []  # what has been said once in this kernel
 
 
 @dataclass(repr=False)
@@ -60,9 +60,12 @@ def torchrun(
     says so, and all ranks are fresh. timeout is in seconds; fresh ranks have theirs
     from when the last of them begins the script.
     """
-    text = script_of(script, *args) if callable(script) else None
-    path = Path(file_of(script)) if text else find(script)
-    words = [] if text else [str(arg) for arg in args]
+    text, words = None, [str(arg) for arg in args]
+    if callable(script):
+        text, words = script_of(script, *args), []
+        path = Path(file_of(script))
+    else:
+        path = find(script)
     refuse(words, ranks, timeout, env)
     if text and record:
         raise Refused("a script keeps a recording; a notebook's function does not")
@@ -133,6 +136,7 @@ def follow(line, order: dict, run: Run, show, quiet: bool) -> dict:
                 continue
             run.lines[event["rank"]].append(event["line"])
             show(event["rank"], event["line"])
+    raise AssertionError("a run has an end, or ask() raises an error")
 
 
 def tell_once(reason: str, quiet: bool) -> None:
@@ -151,7 +155,7 @@ class Turns:
 
     def __init__(self, show, ranks: int):
         self.show, self.turn = show, 0
-        self.waiting = [deque() for _ in range(ranks)]
+        self.waiting: list[deque[str]] = [deque() for _ in range(ranks)]
 
     def __call__(self, rank: int, line: str) -> None:
         self.waiting[rank].append(line)
@@ -190,7 +194,7 @@ def by_rank(end: dict) -> dict:
     return end | {k: {int(r): x for r, x in v.items()} for k, v in keyed.items()}
 
 
-def find(script: str) -> Path:
+def find(script: str | Path) -> Path:
     """Return the path of a script, given by its stem or by its path."""
     if not isinstance(script, str | Path):
         raise Refused(f"name a script, such as '03_ring_all_reduce', not {script!r}")

@@ -60,7 +60,8 @@ def script_of(function: Callable, *args: object) -> str:
         raise Refused(f"name a script, or a function made with def, not {function!r}")
     if name in ("main", "own_device"):
         raise Refused(f"each script has its own {name}: call this function otherwise")
-    parts, imports = {}, []
+    parts: dict[str, str] = {}
+    imports: list[str] = []
     collect(function, name, parts, imports)
     given = "".join(f", {literal(arg, f'the argument {arg!r}')}" for arg in args)
     head = HEAD.strip().format(name=name) + "\n"
@@ -123,8 +124,9 @@ def text_of(thing: Callable) -> str:
         lines = linecache.getlines(code.co_filename) if code else []
         for node in ast.parse("".join(lines)).body:
             if isinstance(node, ast.ClassDef) and node.name == thing.__name__:
-                first = min(part.lineno for part in [node, *node.decorator_list])
-                if first <= code.co_firstlineno <= node.end_lineno:
+                starts = [node.lineno, *(part.lineno for part in node.decorator_list)]
+                first = min(starts)
+                if code and first <= code.co_firstlineno <= (node.end_lineno or 0):
                     return "".join(lines[first - 1 : node.end_lineno])
     return inspect.getsource(thing)
 

@@ -41,10 +41,10 @@ class Stopped(BaseException):
 
 class Supervisor:
     def __init__(self, workdir: str):
-        self.requests = queue.SimpleQueue()
+        self.requests: queue.SimpleQueue[dict | None] = queue.SimpleQueue()
         self.busy, self.unwanted = threading.Event(), threading.Event()
         self.workdir = tempfile.tempdir = workdir
-        self.slow = None  # why ranks can't be copies, if they can't
+        self.slow: str | None = None  # why ranks can't be copies, if they can't
         self.events = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
         self.orders = os.fdopen(os.dup(0), "rb")
         nothing = os.open(os.devnull, os.O_RDWR)
@@ -196,7 +196,8 @@ class Supervisor:
         keep = {child.pid for child in below if runs(child.pid)}
         watch = Watch(request, keep, self.tell)
         watch.start()
-        codes, error = {}, None
+        codes: dict[int, int] = {}
+        error = None
         with suppress(Stopped):  # nobody waits for what comes of it
             codes, error = self.attempt(request, watch, start)
         signal.signal(signal.SIGTERM, ignore)

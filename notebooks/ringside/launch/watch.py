@@ -30,9 +30,10 @@ class Watch(threading.Thread):
         self.ranks, self.all_there = request["ranks"], math.inf
         self.deadline = time.monotonic() + request["timeout"]
         self.over = threading.Event()
-        self.passed_on = {}  # bytes of output, by rank
-        self.swept, self.ending = [], threading.Lock()
-        self.hung, self.last_words = [], math.inf
+        self.passed_on: dict[int, int] = {}  # bytes of output, by rank
+        self.swept: list[int] = []  # processes
+        self.hung: list[int] = []  # ranks
+        self.last_words, self.ending = math.inf, threading.Lock()
 
     def run(self):
         late = 0
