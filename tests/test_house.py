@@ -13,10 +13,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from ringside import load, road, signs
-from ringside.__main__ import METADATA
+from ringside import load, road
+from ringside.author import signs
+from ringside.author.make import METADATA
+from ringside.author.minutes import LABEL, label
 from ringside.draw.player import animate, scenes
-from ringside.minutes import LABEL, label
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))

@@ -1,7 +1,7 @@
 """Tests the minutes that a page takes, counted from what is on it."""
 
 import pytest
-from ringside.minutes import LABEL, label, minutes
+from ringside.author.minutes import LABEL, label, minutes
 
 FIGURE = [{"data": {"text/html": "<figure><img></figure><figure><img></figure>"}}]
 

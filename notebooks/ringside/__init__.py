@@ -8,7 +8,9 @@ check/         judges a learner's answers, one module for each lesson
 standins/      plays what most of us do not have: nodes, Slurm, Horovod, more agents
 taken_out.py   runs the first lesson's script without each of its changes
 
-Each of the four folders begins with a map. `python -m ringside` makes lessons again.
+author/        makes lessons: `python -m ringside`
+
+Each of the five folders begins with a map.
 """
 
 import os

@@ -1,92 +1,46 @@
-"""Makes lessons again: `python -m ringside 03_ring_all_reduce`, in notebooks/.
+"""Makes lessons: `python -m ringside 03_ring_all_reduce`, in notebooks/.
 
 Records the script on four ranks, draws the picture, and runs the notebook. Without a
 name, all lessons. If nothing has changed, no byte of any file does. So a recording of
 real times is kept; `--measure 04_distributed_data_parallel` makes it again, on two
 ranks, as most machines have two cores to run them on. Do that when all is quiet.
-`--map` writes what stands about pages in other places: it makes the signs of signs.py.
+
+    --draw [NAME ...]   draws pictures from what is recorded, and runs nothing
+    --map               writes what stands about pages in other places: author/signs.py
+    --new 36_name       makes the files of a new lesson, and says what is left to do
 """
 
 import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import nbformat
-from nbclient import NotebookClient
-
-from .draw.answers import as_printed
-from .draw.player import animate
-from .launch import torchrun
-from .minutes import LABEL, label
-from .recording import ROOT, read
-from .signs import put_up
-
-KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python"}
-METADATA = {"kernelspec": KERNEL | {"name": "python3"}}
-METADATA |= {"language_info": {"name": "python"}}
-PRINTED = {"00_four_ranks_tonight": "train_alone"}  # whose recording is what it says
-CPU = {"CUDA_VISIBLE_DEVICES": ""}
-WIDGET = "application/vnd.jupyter.widget-view+json"
+from .author.make import draw, execute, record
+from .author.new import new
+from .author.signs import put_up
+from .recording import ROOT
 
 
-def draw(name: str, measure: bool = False) -> None:
-    """Record a script, unless that would time it again unasked; draw the recording."""
-    recording = ROOT / "figures" / f"{name}.jsonl"
-    old = read(recording).header if recording.exists() else {}
-    if measure and old and not old.get("measured"):
-        sys.exit(f"{name} does not measure times: leave out --measure")
-    if name in PRINTED:
-        lines = torchrun(PRINTED[name], ranks=1, quiet=True, env=CPU).lines[0]
-        recording.write_text(as_printed(lines).text(name), "utf-8")
-    elif measure or not old.get("measured"):
-        with TemporaryDirectory() as folder:  # what lies beside it is not kept
-            new = Path(folder, recording.name)
-            how = {"ranks": 2, "timeout": 600} if measure else {"ranks": 4}
-            torchrun(name, "--record", new, **how, quiet=True)
-            recording.write_bytes(new.read_bytes())
-    recording.with_suffix(".svg").write_text(animate(read(recording)), "utf-8")
-
-
-def execute(path: Path, measured: bool = False) -> None:
-    """Run a notebook; what may differ each time stays, unless times are new anyway."""
-    old = nbformat.read(path, 4)
-    new = nbformat.read(path, 4)
-    client = NotebookClient(
-        new,
-        kernel_name="python3",
-        timeout=600,
-        record_timing=False,
-        coalesce_streams=True,
-        store_widget_state=False,
-        resources={"metadata": {"path": str(path.parent)}},
-    )
-    client.execute()
-    new.metadata = nbformat.from_dict(METADATA)
-    for before, after in zip(old.cells, new.cells):
-        if after.cell_type == "code":
-            varies = "nbval-ignore-output" in after.metadata.get("tags", [])
-            if varies and before.outputs and not measured:
-                after.outputs = before.outputs
-            for output in after.outputs:  # a form is not there before it is run
-                if output.get("data", {}).pop(WIDGET, 0):
-                    output.data["text/plain"] = "Run this cell: then you can choose."
-    top = new.cells[0]
-    top.source = LABEL.sub(label(new.cells), top.source)
-    nbformat.write(new, path)
-
-
-def main(names: list[str]) -> None:
-    if names == ["--map"]:
+def main(words: list[str]) -> None:
+    flags = [word for word in words if word.startswith("-")]
+    names = [word for word in words if word not in flags]
+    all_names = [
+        path.stem for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+    ]
+    if flags == ["--map"] and not names:
         put_up()
-        return
-    measure = names[:1] == ["--measure"]
-    if measure and len(names) == 1:
+    elif flags == ["--new"] and len(names) == 1:
+        new(names[0])
+    elif flags == ["--draw"]:
+        for name in names or all_names:
+            draw(name)
+    elif flags == ["--measure"] and not names:
         sys.exit("name the lessons to measure: a quiet machine matters")
-    notebooks = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
-    for name in names[measure:] or [path.stem for path in notebooks]:
-        draw(name, measure)
-        execute(ROOT / "notebooks" / f"{name}.ipynb", measure)
-        print(f"{name}: recorded, drawn and run", flush=True)
+    elif flags in ([], ["--measure"]):
+        for name in names or all_names:
+            record(name, bool(flags))
+            draw(name)
+            execute(ROOT / "notebooks" / f"{name}.ipynb", bool(flags))
+            print(f"{name}: recorded, drawn and run", flush=True)
+    else:
+        sys.exit(__doc__)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from functools import cache
 from html import escape
 from pathlib import Path
 
-from .. import road, signs
+from .. import road
+from ..author import signs
 from ..draw import roadmap
 from ..recording import ROOT
 from . import bring, forms

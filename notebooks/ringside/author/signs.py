@@ -11,12 +11,12 @@ from pathlib import Path
 
 import nbformat
 
-from . import road
-from .draw.roadmap import draw
+from .. import road
+from ..draw.roadmap import draw
+from ..recording import ROOT
 from .minutes import LABEL, label, minutes
-from .recording import ROOT
 
-TABLES = Path(__file__).with_name("pages") / "tables.json"
+TABLES = Path(__file__).parents[1] / "pages" / "tables.json"
 MAP = ROOT / "figures" / "map.svg"
 README = ROOT / "README.md"
 SIGN = r"(?m)^\*\*You are here:\*\* .*$"
@@ -115,7 +115,7 @@ def put(pattern: str, new: str, text: str) -> str:
 
 def made() -> dict[Path, str]:
     """Return each file with signs, as it should be."""
-    from . import check  # needs torch, which pages are made without
+    from .. import check  # needs torch, which pages are made without
 
     tables = {n: c.table for n, c in vars(check).items() if hasattr(c, "table")}
     files = {
