@@ -93,8 +93,8 @@ TOP = """# What is the question?
 **You are here:** nowhere yet
 
 Make somebody want the answer."""
-BET = """Before you run it, bet: four ranks add up 1, 2, 3 and 4. What has each of them \
-in the end? Replace the `...`."""
+BET = """Before you run it, bet: four ranks add up 1, 2, 3 and 4. What has each of
+them in the end? Replace the `...`."""
 EXERCISE = "## Exercise 1: by hand\n\nWhat has each of four ranks in the end?"
 FOLDS = """<details><summary>Hint</summary>Begin with rank 0.</details>
 
