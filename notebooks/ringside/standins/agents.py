@@ -25,7 +25,7 @@ class Agent:
 
     def __init__(self, place: Path, line: list[str], env: dict[str, str]):
         self.command = Command([*line, SCRIPT], place, cwd=place.parent, env=env)
-        self.process, self.code = self.command.process, None
+        self.place, self.process, self.code = place, self.command.process, None
         self.read()
 
     def read(self) -> None:
