@@ -45,8 +45,10 @@ def place(tmp_path, monkeypatch) -> Path:
     home = tmp_path / "home"
     startup = home / ".ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True)
-    # Colab's kernels do not look for modules in the folder that they are in.
-    (startup / "0.py").write_text("import sys; sys.path.remove('')\n")
+    # Colab's kernels do not look for modules in the folder that they are in, torch is
+    # there before the page asks for it, and Kaggle has two GPUs: these are made up.
+    text = "import sys; sys.path.remove('')\nimport torch\n"
+    (startup / "0.py").write_text(f"{text}torch.cuda.device_count = lambda: 2\n")
     monkeypatch.setenv("IPYTHONDIR", str(home / ".ipython"))
     monkeypatch.setenv("HOME", str(home))
     for name in ("PYTHONPATH", "VIRTUAL_ENV", "TERM"):

@@ -469,10 +469,39 @@ def test_making_a_lesson_again_changes_no_byte(tmp_path):
     for cell in notebook.cells[code[0] :]:
         cell |= {"outputs": [], "execution_count": 7} if "outputs" in cell else {}
     nbformat.write(notebook, path)
-    line = [sys.executable, "-m", "ringside", stem]
-    subprocess.run(line, cwd=tmp_path / "notebooks", check=True, timeout=300)
-    for file, before in zip((recording, picture, path), made):
-        assert file.read_bytes() == before, f"{file.name} is not what is made now"
+    for words in ([stem], ["--draw", stem]):
+        line = [sys.executable, "-m", "ringside", *words]
+        subprocess.run(line, cwd=tmp_path / "notebooks", check=True, timeout=300)
+        for file, before in zip((recording, picture, path), made):
+            assert file.read_bytes() == before, f"{file.name} is not what is made now"
+        picture.write_text("an old picture")
+
+
+def test_a_new_lesson_is_whole_and_runs(tmp_path):
+    """All its files are there, the map has it, and its own test passes."""
+    for room in ("notebooks", "scripts", "figures", "tests", "README.md"):
+        copy = shutil.copytree if (ROOT / room).is_dir() else shutil.copy
+        copy(ROOT / room, tmp_path / room)
+    stem, line = "36_a_new_thing", [sys.executable, "-m", "ringside"]
+    made = {"cwd": tmp_path / "notebooks", "capture_output": True, "text": True}
+    for words in (["--new", stem], [stem], ["--map"]):
+        done = subprocess.run([*line, *words], **made, timeout=300)
+        assert done.returncode == 0, done.stderr
+    its = [f"notebooks/{stem}.ipynb", "notebooks/ringside/check/lesson_36.py"]
+    its += [f"scripts/{stem}.py", "tests/test_36.py"]
+    for name in [*its, f"figures/{stem}.jsonl", f"figures/{stem}.svg"]:
+        assert (tmp_path / name).exists(), name
+    page = nbformat.read(tmp_path / its[0], 4)
+    assert "before: [broken scripts]" in page.cells[0].source
+    assert "your turn" in page.cells[-3].outputs[0].text
+    assert "[a new thing]" in (tmp_path / "README.md").read_text()
+    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", its[-1]]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    for wrong in ("36_a_new_thing", "03_again", "96_nowhere", "new"):
+        line = [sys.executable, "-m", "ringside", "--new", wrong]
+        done = subprocess.run(line, **made)
+        assert done.returncode == 1 and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,15 @@ import torch
 from jupyter_client.manager import KernelManager
 from light import NO_DYNAMO, NO_TORCH, RANK, SUPERVISOR, before_all
 from ports import listening
-from ringside.launch import RankFailed, RankTimeout, agent, client, failure, torchrun
+from ringside.launch import (
+    RankFailed,
+    RankTimeout,
+    agent,
+    blame,
+    client,
+    failure,
+    torchrun,
+)
 from ringside.launch import run as launch
 from ringside.launch.watch import GRACE, Watch
 from ringside.recording import WrongRecording
@@ -451,7 +459,7 @@ def test_a_rank_that_was_ended_did_not_fail_by_itself(tmp_path):
     for rank in (0, 1):
         (tmp_path / f"{rank}.pid").write_text(f"{10 + rank}")
     watch.swept = [10]
-    found = watch.outcome({0: -signal.SIGKILL, 1: -signal.SIGSEGV}, 2)
+    found = blame.outcome(watch, {0: -signal.SIGKILL, 1: -signal.SIGSEGV})
     assert found["lost"] == [1]
     assert found["codes"] == {0: -signal.SIGKILL, 1: -signal.SIGSEGV}
 
@@ -508,7 +516,7 @@ def test_an_exit_code_that_python_makes_0_is_no_failure(place):
 
 
 def test_a_signal_without_a_name_is_told_by_its_number():
-    told = str(failure.gone(1, -40))
+    told = str(blame.gone(1, -40))
     assert told == "rank 1 was killed (signal 40), by another process"
 
 
@@ -706,7 +714,7 @@ def test_a_rank_that_raised_is_told_before_ranks_that_hang():
     failed = {1: reason | {"traceback": "", "victim": False}}
     end = {"error": None, "hung": [0], "failed": failed, "done": [], "stderr": {}}
     end |= {"codes": {0: -signal.SIGABRT, 1: 1}, "lost": []}
-    error = failure.explain(end, 2, 3.0, Path("x.py"))
+    error = blame.explain(end, 2, 3.0, Path("x.py"))
     assert str(error) == "rank 1 raised ValueError: mine"
 
 
@@ -720,13 +728,13 @@ def test_a_time_out_comes_before_the_lost_peers_that_it_makes():
     }
     end = {"error": None, "failed": failed, "codes": {0: 1, 1: 1}, "hung": []}
     end |= {"lost": [], "done": [], "stderr": {}}
-    error = failure.explain(end, 3, 3.0, Path("x.py"))
+    error = blame.explain(end, 3, 3.0, Path("x.py"))
     assert f"{error}" == "rank 0 raised RuntimeError: Timed out waiting 4000ms"
 
 
 def test_ranks_that_never_came_to_the_script_are_told():
     end = {"hung": [0, 1], "stderr": {}, "done": []}
-    error = failure.hung(end, 4, 3.0, Path("x.py"))
+    error = blame.hung(end, 4, 3.0, Path("x.py"))
     assert error.details == "ranks 0 and 1 stood before the first line of the script"
     assert str(error) == "2 of 4 ranks still ran after 3 s, and were ended"
 
@@ -775,7 +783,7 @@ def test_the_line_of_the_main_thread_is_told_wherever_the_script_is(tmp_path, fo
     line = [sys.executable, "-X", "faulthandler", script]
     dump = subprocess.run(line, stderr=subprocess.PIPE, text=True, cwd="/").stderr
     there = "at line 11 of small.py, in <module>: os.abort()"
-    assert failure.standing(dump, str(script)) == there
+    assert blame.standing(dump, str(script)) == there
 
 
 ENDLESS = float("inf")

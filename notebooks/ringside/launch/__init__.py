@@ -16,12 +16,10 @@ plain.py        start(), if that can't be: `python -m torch.distributed.run` ins
 loopback.py     the place where the ranks of both meet
 in_rank.py      in each rank run_warm(), then run(), which runs the script and notes
                 what it says, its pid, and why it failed
-watch.py        beside all this: passes on lines, ends what outstays; then outcome()
-failure.py      back in the kernel: explain() says who failed first, and why
-
-"Why was rank 2 blamed?" is decided in four places: in_rank.fail tells a rank that only
-lost another one from a cause; agent.start, or plain.start, has the exit codes;
-watch.outcome puts both together; and failure.explain says who failed first.
+watch.py        beside all this: passes on lines, ends what outstays
+blame.py        outcome() says what became of each rank, and, back in the kernel,
+                explain() who failed first, and why
+failure.py      the errors that a cell shows, and the logs of failed runs
 """
 
 from .failure import RankFailed, RankTimeout

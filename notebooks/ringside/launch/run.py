@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..recording import ROOT, Recording, WrongRecording, read
+from .blame import explain
 from .client import environment, server
-from .failure import Interrupted, NoScript, Refused, explain, keep_log
+from .failure import Interrupted, NoScript, Refused, keep_log
 from .memory import free_megabytes
 from .script import file_of, script_of
 

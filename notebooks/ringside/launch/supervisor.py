@@ -30,6 +30,7 @@ from pathlib import Path
 import psutil
 
 from . import in_rank, own_network, plain
+from .blame import outcome
 from .watch import FULL, GRACE, Watch, runs, sweep
 
 FILES = 65536  # that a rank may open; some programs walk through all that they may
@@ -206,7 +207,7 @@ class Supervisor:
             pass  # until there is none left to wait for
         watch.over.set()
         watch.join()
-        return {"error": error} | watch.outcome(codes, request["ranks"])
+        return {"error": error} | outcome(watch, codes)
 
     def attempt(self, request: dict, watch: Watch, start) -> tuple[dict, str | None]:
         """Return the exit codes of ranks that failed, or why there were no ranks."""

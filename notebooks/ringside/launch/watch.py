@@ -1,6 +1,5 @@
 """Follows a run from beside it: passes on its output, and ends what outstays."""
 
-import json
 import math
 import os
 import re
@@ -121,45 +120,6 @@ class Watch(threading.Thread):
         last = self.last_words + 2 * GRACE  # those that do not end are swept by then
         while any(map(runs, alive.values())) and time.monotonic() < last:
             time.sleep(0.01)
-
-    def outcome(self, failures: dict[int, int], ranks: int) -> dict:
-        """Return what became of each rank, given the exit codes that are not 0."""
-        failed = {r: json.loads(text) for r, text in self.notes("failed").items()}
-        done = self.notes("done")
-        swept = [r for r, pid in self.notes("pid").items() if int(pid) in self.swept]
-        own = {
-            r: c for r, c in failures.items() if c != -signal.SIGTERM and r not in swept
-        }
-        lost = [r for r in own or failures if r not in failed]
-        victims = [r for r, reason in failed.items() if reason["victim"]]
-        caused = lost or len(victims) < len(failed)  # whatever it was that ended them
-
-        def code(r: int) -> int:
-            if r in self.hung:
-                return -signal.SIGABRT
-            if r in failed:
-                return -signal.SIGTERM if caused and r in victims else failed[r]["code"]
-            if r in own:
-                return own[r]
-            if r in done:
-                return 0
-            if r in swept:
-                return -signal.SIGKILL
-            return -signal.SIGTERM if failures else 0
-
-        logs = self.files("stderr").items()
-        return {
-            "failed": failed,
-            "hung": self.hung,
-            "done": list(done),
-            "written": {r: int(n) for r, n in done.items() if n},
-            "codes": {r: code(r) for r in range(ranks)},
-            "lost": lost,
-            "stderr": {
-                r: NAMELESS.sub("", path.read_text("utf-8", "replace"))
-                for r, path in logs
-            },
-        }
 
 
 def send(sign: signal.Signals, pids: Iterable[int]) -> None:
