@@ -12,8 +12,8 @@ import pytest
 import torch
 from lesson import changed, quoted
 from ringside import Player, RankFailed, check, torchrun
-from ringside.draw.player import Picture, alike, image, lines, spelt
-from ringside.draw.timeline import describe, frame, rows
+from ringside.draw.player import Picture, image, lines, spelt
+from ringside.draw.timeline import alike, describe, frame, rows
 from ringside.draw.timeline_layout import LANE
 from ringside.recording import Recording, read
 from torch import nn

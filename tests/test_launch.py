@@ -424,13 +424,15 @@ def test_a_wrong_recording_does_not_hide_why_a_rank_failed(place):
 
 
 def test_what_the_others_said_is_in_the_log(place):
-    for _ in range(failure.KEPT + 2):
-        error = fails(place, place.script(WRONG), "raise", 1, ranks=2)
+    error = fails(place, place.script(WRONG), "raise", 1, ranks=2)
     path = Path(shown(error).rpartition("All that the ranks said is in ")[2])
     for said in ("--- rank 0\n", "--- rank 1\n", "ValueError"):
         assert said in path.read_text()
-    assert len(list(path.parent.glob(f"*-{os.getpid()}-*"))) == failure.KEPT
     assert path == max(path.parent.iterdir())
+    for _ in range(failure.KEPT):
+        new = failure.keep_log("small", error.run)
+    assert len(list(path.parent.glob("*.log"))) == failure.KEPT
+    assert new.exists() and not path.exists()
 
 
 def test_a_log_that_another_kernel_has_just_removed_is_not_minded(

@@ -14,11 +14,15 @@ timeline.py     who did what when; race.py makes one of measured steps, and live
                 one of runs that stop and go on, lose bits, or wait
 paths.py        scores by samples seen, for several ways to train
 trees.py        who starts which process, who tells it what, and how it ends
-jobs.py         which task of Slurm is which rank, and who starts it
+jobs.py         which task of Slurm is which rank, and who starts it; stages.py makes
+                both appear part by part
 chart.py        bars and lines of measurements
 clock.py        when each part of a moving picture is seen
 svg.py          the palette, and shapes as text
 
-Each that draws has describe, frame and animate; a Layout finds places, in the same
-file or in one that ends in _layout.
+Each that draws has describe(events, step), frame(events, step) and animate(events);
+if it needs them, last(events), where steps are not counted, sheet(events), with all at
+once, and several(recordings), to compare. A Layout finds places, in the same file or in
+one that ends in _layout. A new kind is such a file, a row in DRAWS, and a row with its
+fields in KINDS, at the top of recording.py.
 """

@@ -5,7 +5,7 @@ task per rank, a task is a rank. With torchrun, a task is an agent, which starts
 """
 
 from ..recording import Recording
-from .clock import Clock, moments
+from . import stages
 from .svg import (
     BOLD,
     EDGE,
@@ -16,9 +16,7 @@ from .svg import (
     PAPER,
     arrows,
     box,
-    svg,
     text,
-    words,
 )
 
 WIDE, GAP, HEDGE, LEFT = 124, 12, 28, 16  # of a rank, between, of nodes, of the edge
@@ -131,24 +129,20 @@ def parts(layout: Layout) -> list[tuple[int, str]]:
 
 
 def flights(layout: Layout) -> list[tuple[int, str, tuple]]:
-    """Return what travels: in which step, its hue, and from where to where."""
+    """Return what travels: in which step, its shape, and from where to where."""
     x, y, w, h = layout.span([0], ROWS["rank"])
     goal, found = (x + w / 2, y + h + 8), []
     for event in layout.events:
         if event["rank"]:
             a, b, c, d = layout.span([event["rank"]], ROWS["rank"])
             hue = HUES[event["rank"] % len(HUES)]
-            found.append((4, hue, (a + c / 2, b + d + 8, *goal)))
+            x0, y0 = a + c / 2, b + d + 8
+            dot = f'<circle cx="{x0:g}" cy="{y0:g}" r="7" fill="{hue}" stroke="{INK}"/>'
+            found.append((4, dot, (x0, y0, *goal)))
     return found
 
 
-def caption(layout: Layout, step: int) -> tuple[str, str]:
-    """Return the corner and the sentence for one step."""
-    name = list(layout.phases)[step]
-    return f"step {step} of {last()} · {name}", layout.phases[name]
-
-
-def last() -> int:
+def last(events: Recording) -> int:
     """Return the last step there is to look at."""
     return len(PHASES["srun"]) - 1
 
@@ -165,32 +159,24 @@ def describe(events: Recording, step: int) -> str:
             fact += f", {verb} {' and '.join(told)}"
         facts.append(fact)
     facts = facts or [f"there are {len(layout.nodes)} nodes"]
-    corner, sentence = caption(layout, step)
+    corner, sentence = stages.caption(layout, step)
     return f"{corner}. {sentence} {'; '.join(facts)}"
 
 
 def frame(events: Recording, step: int) -> str:
     """Return a still: all that is there after a step."""
     layout = Layout(events)
-    body = words(layout, *caption(layout, step))
-    body += "".join(drawn for first, drawn in parts(layout) if first <= step)
-    return svg(layout.width, layout.height, describe(events, step), body)
+    return stages.frame(layout, step, describe(events, step), staying(layout))
 
 
 def animate(events: Recording) -> str:
     """Return the whole as one moving picture."""
     layout = Layout(events)
-    begin, there, total = moments(last())
-    clock, body, ends = Clock(total), "", [*begin[1:], total]
-    for step in range(last() + 1):
-        seen = clock.during(begin[step], ends[step])
-        body += f"<g{seen}>{words(layout, *caption(layout, step))}</g>"
-    for first, drawn in parts(layout):
-        body += f"<g{clock.during(begin[first], total)}>{drawn}</g>"
-    for step, hue, (x0, y0, x1, y1) in flights(layout):
-        way = clock.flight(begin[step], there[step], x1 - x0, y1 - y0)
-        dot = f'<circle cx="{x0:g}" cy="{y0:g}" r="7" fill="{hue}" stroke="{INK}"/>'
-        body += f"<g{way}>{dot}</g>"
     title = f"{len(layout.tasks)} tasks of Slurm on {len(layout.nodes)} nodes become "
     title += f"{len(layout.events)} ranks"
-    return svg(layout.width, layout.height, title, clock.style() + body)
+    return stages.animate(layout, title, staying(layout), flights(layout))
+
+
+def staying(layout: Layout) -> list[tuple[int, int, str]]:
+    """Return the parts, which all stay to the end."""
+    return [(first, len(layout.phases), drawn) for first, drawn in parts(layout)]

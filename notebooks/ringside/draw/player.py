@@ -13,7 +13,6 @@ from pathlib import Path
 from ..recording import Recording, whole
 from . import answers, flow, grid, jobs, paths, ring, stream, timeline, trees
 from .retell import TELLS
-from .timeline_layout import length
 
 DRAWS = {
     "ring": ring,
@@ -90,33 +89,12 @@ def drawing(events: Recording):
     return DRAWS[events.header["picture"]]
 
 
-def alike(recordings: dict[str, list[dict]]) -> dict[str, list[dict]]:
-    """Return timelines that all cover the same time, so that lengths compare."""
-    span = max(length(events) for events in recordings.values())
-    return {
-        label: Recording(events, **events.header | {"span": span})
-        for label, events in recordings.items()
-    }
-
-
-def stacked(timelines: dict[str, Recording]) -> Recording:
-    """Return timelines as one, the lanes of each below those of the one before."""
-    events, lanes, hues, header = [], [], [], {}
-    for label, each in timelines.items():
-        header = each.header
-        events += [e | {"lane": e["lane"] + len(lanes)} for e in each]
-        lanes += [f"{label}, {name.rpartition(', ')[2]}" for name in header["lanes"]]
-        hues += header.get("hues", range(len(header["lanes"])))
-    return Recording(events, **header | {"lanes": lanes, "hues": hues})
-
-
 def scenes(events: list[dict] | dict[str, list[dict]]) -> list[tuple]:
     """Return the label, the events and the step of each state that is looked at."""
     if isinstance(events, dict):
         several = {label: spelt(each) for label, each in events.items()}
-        if drawing(next(iter(several.values()))) is timeline:
-            several = alike(several)
-            several = {"all": stacked(several)} | several
+        kind = drawing(next(iter(several.values())))
+        several = kind.several(several) if hasattr(kind, "several") else several
         return [(label, each, last(each)) for label, each in several.items()]
     told = spelt(events)
     if isinstance(told, dict):  # a race: each model has a picture
@@ -126,10 +104,8 @@ def scenes(events: list[dict] | dict[str, list[dict]]) -> list[tuple]:
 
 def last(events: Recording) -> int:
     """Return the last step there is to look at."""
-    if drawing(events) is trees:
-        return len(trees.PHASES) - 1
-    if drawing(events) is jobs:
-        return jobs.last()
+    if hasattr(kind := drawing(events), "last"):
+        return kind.last(events)
     return max(event.get("step", 0) for event in events)
 
 
@@ -159,8 +135,8 @@ def still(events: list[dict], step: int) -> Picture:
 def film(events: list[dict]) -> Picture:
     """Return all states: of a grid on one sheet, else a picture of each."""
     (_, first, _), *_ = shown = scenes(events)
-    if drawing(first) is grid:
-        return Picture(grid.sheet(first))
+    if hasattr(drawing(first), "sheet"):
+        return Picture(drawing(first).sheet(first))
     return Picture(*frames(shown))
 
 
@@ -182,8 +158,8 @@ class Player:
         self.stepped = first is other and not several or knob is not None
         moving = self.frames[0]
         if not several:
-            at_once = drawing(first) is grid  # it is all seen at the end
-            moving = grid.sheet(first) if at_once else animate(events)
+            sheet = getattr(drawing(first), "sheet", None)  # it is all seen at the end
+            moving = sheet(first) if sheet else animate(events)
         self.fallback = image(moving if len(moving) < 30_000 else self.frames[-1])
 
     def __repr__(self) -> str:

@@ -8,9 +8,20 @@ a line across the work is a mark. Arrows that share their time stand side by sid
 
 from collections import defaultdict
 
+from ..recording import Recording
 from .clock import Clock
 from .svg import HUES, INK, box, n, plain, svg, words
-from .timeline_layout import LANE, LEFT, TOP, WIDTH, Layout, paint, rows, scenery
+from .timeline_layout import (
+    LANE,
+    LEFT,
+    TOP,
+    WIDTH,
+    Layout,
+    length,
+    paint,
+    rows,
+    scenery,
+)
 
 KINDS = {"work": (6, 22), "message": (32, 22), "wait": (6, 22)}  # top, height
 KINDS["mark"] = KINDS["work"]
@@ -162,3 +173,29 @@ def animate(events: list[dict]) -> str:
     body = scenery(layout) + bars(layout, events) + links(layout, events)
     body += f'<g class="cover">{veil}{line}</g>{said}'
     return svg(layout.width, layout.height, layout.title, clock.style() + body)
+
+
+def several(timelines: dict[str, Recording]) -> dict[str, Recording]:
+    """Return timelines as they are compared: on one scale, and first all at once."""
+    on_one_scale = alike(timelines)
+    return {"all": stacked(on_one_scale)} | on_one_scale
+
+
+def alike(recordings: dict[str, list[dict]]) -> dict[str, list[dict]]:
+    """Return timelines that all cover the same time, so that lengths compare."""
+    span = max(length(events) for events in recordings.values())
+    return {
+        label: Recording(events, **events.header | {"span": span})
+        for label, events in recordings.items()
+    }
+
+
+def stacked(timelines: dict[str, Recording]) -> Recording:
+    """Return timelines as one, the lanes of each below those of the one before."""
+    events, lanes, hues, header = [], [], [], {}
+    for label, each in timelines.items():
+        header = each.header
+        events += [e | {"lane": e["lane"] + len(lanes)} for e in each]
+        lanes += [f"{label}, {name.rpartition(', ')[2]}" for name in header["lanes"]]
+        hues += header.get("hues", range(len(header["lanes"])))
+    return Recording(events, **header | {"lanes": lanes, "hues": hues})

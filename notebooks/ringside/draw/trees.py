@@ -5,7 +5,7 @@ and the hue of a variable say who set it. A dashed box is a process that has end
 """
 
 from ..recording import Recording
-from .clock import Clock, moments
+from . import stages
 from .svg import (
     BOLD,
     EDGE,
@@ -17,9 +17,7 @@ from .svg import (
     WRONG,
     arrows,
     box,
-    svg,
     text,
-    words,
 )
 
 LEFT, EACH, TOP = 16, 224, 46  # pixels: of the margin, of a way, above you
@@ -145,18 +143,22 @@ def parts(layout: Layout) -> list[tuple[int, int, str]]:
 
 def flights(layout: Layout) -> list[tuple[int, str, tuple]]:
     """Return what travels: in which step, its words, and from where to where."""
+
+    def fly(step: int, said: str, x0: float, y0: float, x1: float, y1: float) -> None:
+        found.append((step, parcel(x0, y0, said), (x0, y0, x1, y1)))
+
     found = []
     for way, events in layout.ways.items():
         for rank in (0, 1):
             x0, y0, x1, y1 = layout.way_down(way, rank)
             for who in {setter(events[rank], name) for name in events[rank]["knows"]}:
                 if who != "the rank":
-                    found.append((2, "variables", (x0, y0, x1, y1)))
+                    fly(2, "variables", x0, y0, x1, y1)
         if -1 in events:
             x0, y0, x1, y1 = layout.way_down(way, 1)
-            found.append((3, events[1]["ends"], (x1, y1, x0, y0)))
+            fly(3, events[1]["ends"], x1, y1, x0, y0)
             x0, y0, x1, y1 = layout.way_down(way, 0)
-            found.append((4, events[0]["ends"], (x0, y0, x1, y1)))
+            fly(4, events[0]["ends"], x0, y0, x1, y1)
     return found
 
 
@@ -178,12 +180,6 @@ def legend(layout: Layout) -> str:
     return said
 
 
-def caption(step: int) -> tuple[str, str]:
-    """Return the corner and the sentence for one step."""
-    name = list(PHASES)[step]
-    return f"step {step} of {len(PHASES) - 1} · {name}", PHASES[name]
-
-
 def describe(events: Recording, step: int) -> str:
     """Return what has happened until the end of a step, in words."""
     layout, told = Layout(events), []
@@ -201,7 +197,7 @@ def describe(events: Recording, step: int) -> str:
                 fact += f", ends with {event['ends']}"
             facts.append(fact)
         told.append(f"{way}: {', and '.join(facts)}")
-    corner, sentence = caption(step)
+    corner, sentence = stages.caption(layout, step)
     return f"{corner}. {sentence} {'; '.join(told)}"
 
 
@@ -213,27 +209,18 @@ def scenery(layout: Layout) -> str:
 
 def frame(events: Recording, step: int) -> str:
     """Return a still: all that is there after a step."""
-    layout = Layout(events)
-    body = scenery(layout) + words(layout, *caption(step))
-    body += "".join(d for first, until, d in parts(layout) if first <= step < until)
-    return svg(layout.width, layout.height, describe(events, step), body)
+    layout, told = Layout(events), describe(events, step)
+    return stages.frame(layout, step, told, parts(layout), scenery(layout))
 
 
 def animate(events: Recording) -> str:
     """Return the whole as one moving picture."""
-    layout, last = Layout(events), len(PHASES) - 1
-    begin, there, total = moments(last)
-    clock, body = Clock(total), ""
-    ends = [*begin[1:], total]
-    for step in range(last + 1):
-        seen = clock.during(begin[step], ends[step])
-        body += f"<g{seen}>{words(layout, *caption(step))}</g>"
-    for first, until, drawn in parts(layout):
-        seen = clock.during(begin[first], ends[until - 1])
-        body += f"<g{seen}>{drawn}</g>"
-    for step, said, (x0, y0, x1, y1) in flights(layout):
-        way = clock.flight(begin[step], there[step], x1 - x0, y1 - y0)
-        body += f"<g{way}>{parcel(x0, y0, said)}</g>"
+    layout = Layout(events)
     title = f"The same two ranks, started in {len(layout.ways)} ways"
-    body = clock.style() + scenery(layout) + body
-    return svg(layout.width, layout.height, title, body)
+    drawn = parts(layout), flights(layout), scenery(layout)
+    return stages.animate(layout, title, *drawn)
+
+
+def last(events: Recording) -> int:
+    """Return the last step there is to look at."""
+    return len(PHASES) - 1

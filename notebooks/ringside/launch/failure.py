@@ -1,15 +1,13 @@
 """The errors of runs, and the logs of those that failed."""
 
 import os
-import time
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
 from .in_rank import write
 
-KEPT = 5  # logs of failed runs, for each kernel
-OLD = 86400  # seconds after which the logs of any kernel go
+KEPT = 20  # logs of failed runs, the newest of all kernels
 
 
 class Brief:
@@ -65,12 +63,9 @@ def keep_log(stem: str, run) -> Path | None:
         folder.chmod(0o700)  # it is nobody else's business what ranks said
         path = folder / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{os.getpid()}-{stem}.log"
         write(path, text)
-        own = sorted(folder.glob(f"*-{os.getpid()}-*.log"))[:-KEPT]
-        last = time.time() - OLD
-        for log in folder.glob("*.log"):
+        for log in sorted(folder.glob("*.log"))[:-KEPT]:
             with suppress(OSError):  # another kernel may have removed it
-                if log in own or log.stat().st_mtime < last:
-                    log.unlink()
+                log.unlink()
     except (OSError, RuntimeError):  # no room, or no home
         return None
     return path

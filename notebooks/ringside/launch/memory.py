@@ -1,21 +1,15 @@
 """How much memory is left for ranks, also where only a part of the machine is ours."""
 
 import re
-import subprocess
 from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 
 def free_megabytes(root: Path = Path("/")) -> int:
     """Return the memory left, on this machine and in each cgroup around."""
-    try:
-        text = (root / "proc/meminfo").read_text()
-    except OSError:  # macOS
-        text = subprocess.check_output(["vm_stat"], text=True)
-        pages = re.findall(r"Pages (?:free|inactive|speculative): +(\d+)", text)
-        [size] = map(int, re.findall(r"page size of (\d+)", text))
-        return size * sum(map(int, pages)) // 2**20
-    left = [1024 * int(found) for found in re.findall(r"MemAvailable: +(\d+)", text)]
+    left = [psutil.virtual_memory().available]
     groups = root / "proc/self/cgroup"
     text = groups.read_text() if groups.exists() else ""
     for kind, inside in re.findall(r"(?m)^\d+:(memory|):/(.*)", text):
