@@ -20,7 +20,7 @@ import torch.distributed.nn  # early: imported later, it keeps the group alive
 
 
 class Parser(ArgumentParser):
-    """Python's own, but of all ranks with a wrong argument only rank 0 speaks."""
+    """Python's own parser, but only rank 0 prints what is wrong: all have the same."""
 
     def __init__(self, about):
         super().__init__(description=about, formatter_class=RawDescriptionHelpFormatter)

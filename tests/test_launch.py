@@ -462,7 +462,7 @@ def test_a_rank_that_was_ended_did_not_fail_by_itself(tmp_path):
         (tmp_path / f"{rank}.pid").write_text(f"{10 + rank}")
     watch.swept = [10]
     found = blame.outcome(watch, {0: -signal.SIGKILL, 1: -signal.SIGSEGV})
-    assert found["lost"] == [1]
+    assert found["silent"] == [1]
     assert found["codes"] == {0: -signal.SIGKILL, 1: -signal.SIGSEGV}
 
 
@@ -619,7 +619,7 @@ def test_a_thread_that_outlives_the_script_is_told(place):
 
 def test_ranks_that_never_began_are_ended_when_the_time_is_up(tmp_path):
     watch = Watch({"folder": tmp_path, "ranks": 2, "timeout": 0}, set(), None)
-    watch.looked()
+    watch.tick()
     assert watch.hung == [0, 1] and watch.last_words < math.inf
 
 
@@ -628,10 +628,10 @@ def test_a_rank_that_has_told_why_it_ends_did_not_hang(tmp_path):
     with subprocess.Popen(["sleep", "60"]) as rank:
         (tmp_path / "0.pid").write_text(f"{rank.pid}")
         (tmp_path / "0.failed").write_text("{}")
-        watch.looked()
+        watch.tick()
         assert watch.hung == [] and rank.poll() is None
         asked = watch.last_words
-        watch.looked()  # if it does not end all the same, its time is still over
+        watch.tick()  # if it does not end all the same, its time is still over
         assert watch.last_words == asked < math.inf
         rank.kill()
 
@@ -652,7 +652,7 @@ def test_the_launcher_waits_until_a_rank_has_told_where_it_stands(tmp_path):
     with subprocess.Popen([sys.executable, "-c", SLOW, note]) as rank:
         while not note.exists():
             time.sleep(0.01)
-        watch.looked()
+        watch.tick()
         assert watch.hung == [0] and rank.poll() == 0
 
 
@@ -661,7 +661,7 @@ def test_a_supervisor_that_stood_still_ends_no_rank(tmp_path):
     keep = {child.pid for child in psutil.Process().children(recursive=True)}
     watch = Watch({"folder": tmp_path, "ranks": 1, "timeout": 60}, keep, None)
     watch.last_look = time.monotonic() - 60
-    looks = iter([None, watch.looked, watch.over.set])  # the launcher comes second
+    looks = iter([None, watch.tick, watch.over.set])  # the launcher comes second
     watch.pass_on = lambda last=False: (next(looks, None) or bool)()
     with subprocess.Popen(["sleep", "60"]) as rank:
         watch.start()
@@ -677,7 +677,7 @@ def test_a_launcher_that_asks_seldom_loses_no_rank(tmp_path, monkeypatch):
     watch = Watch({"folder": tmp_path, "ranks": 1, "timeout": 3}, keep, None)
     with subprocess.Popen(["sleep", "60"]) as rank:
         (tmp_path / "0.pid").write_text(f"{rank.pid}")
-        watch.looked()
+        watch.tick()
         watch.start()
         assert watch.over.wait(2) is False  # many times what ends ranks that outstay
         assert watch.swept == [] and rank.poll() is None
@@ -695,7 +695,7 @@ def test_ranks_that_outstay_one_that_failed_are_ended(tmp_path, monkeypatch, not
     with subprocess.Popen(["sleep", "60"]) as rank:
         (tmp_path / "0.pid").write_text(f"{rank.pid}")
         (tmp_path / ("1.failed" if note == "failed" else "1.pid")).write_text("0")
-        watch.looked()
+        watch.tick()
         watch.start()
         assert rank.wait(30) == -signal.SIGKILL
         watch.over.set()
@@ -707,7 +707,7 @@ def test_a_process_that_is_no_rank_is_not_ended(tmp_path):
     """It got the number of a rank that has ended."""
     watch = Watch({"folder": tmp_path, "ranks": 1, "timeout": 0}, set(), None)
     (tmp_path / "0.pid").write_text(f"{os.getppid()}")
-    watch.looked()
+    watch.tick()
     assert watch.hung == []
 
 
@@ -715,7 +715,7 @@ def test_a_rank_that_raised_is_told_before_ranks_that_hang():
     reason = {"type": "ValueError", "message": "mine", "code": 1, "time": 0}
     failed = {1: reason | {"traceback": "", "victim": False}}
     end = {"error": None, "hung": [0], "failed": failed, "done": [], "stderr": {}}
-    end |= {"codes": {0: -signal.SIGABRT, 1: 1}, "lost": []}
+    end |= {"codes": {0: -signal.SIGABRT, 1: 1}, "silent": []}
     error = blame.explain(end, 2, 3.0, Path("x.py"))
     assert str(error) == "rank 1 raised ValueError: mine"
 
@@ -729,7 +729,7 @@ def test_a_time_out_comes_before_the_lost_peers_that_it_makes():
         for rank, text in words.items()
     }
     end = {"error": None, "failed": failed, "codes": {0: 1, 1: 1}, "hung": []}
-    end |= {"lost": [], "done": [], "stderr": {}}
+    end |= {"silent": [], "done": [], "stderr": {}}
     error = blame.explain(end, 3, 3.0, Path("x.py"))
     assert f"{error}" == "rank 0 raised RuntimeError: Timed out waiting 4000ms"
 

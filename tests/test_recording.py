@@ -9,7 +9,7 @@ import pytest
 from ringside import Notes, Player, Recording, WrongRecording, reads
 from ringside.draw.player import DRAWS
 from ringside.draw.retell import TELLS
-from ringside.recording import FIELDS, KINDS, read, whole
+from ringside.recording import FIELDS, KINDS, checked, read
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = {path.stem: path for path in sorted((ROOT / "figures").glob("*.jsonl"))}
@@ -59,7 +59,7 @@ def test_lines_of_samples_make_a_grid():
         (0, 1, [0]),
         (1, 1, [2, 2]),
     ]
-    assert whole(printed).header == {"picture": "grid", "ranks": 2, "samples": 5}
+    assert checked(printed).header == {"picture": "grid", "ranks": 2, "samples": 5}
 
 
 def test_what_a_cell_has_made_is_looked_at_too():
@@ -82,7 +82,7 @@ def test_a_field_that_lacks_is_named(name):
         events = copy.deepcopy(kept)
         del events[-1][field]
         with pytest.raises(WrongRecording) as caught:
-            whole(events)
+            checked(events)
         last = f"event {len(events) - 1} has no '{field}', as {kept.header['picture']}"
         assert str(caught.value) == f"{last} needs it: {FIELDS[field]}"
 
@@ -112,4 +112,4 @@ def test_a_file_without_a_header_or_with_half_a_line_is_refused(text, says, tmp_
 
 
 def test_notes_of_a_cell_are_a_ring():
-    assert whole(Notes()) == Recording()
+    assert checked(Notes()) == Recording()

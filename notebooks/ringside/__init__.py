@@ -8,9 +8,13 @@ check/         judges a learner's answers, one module for each lesson
 standins/      plays what most of us do not have: nodes, Slurm, Horovod, more agents
 taken_out.py   runs the first lesson's script without each of its changes
 
-author/        makes lessons: `python -m ringside`
+road.py        what is said of each page, from road.toml
 
-Each of the five folders begins with a map.
+pages/         makes a site of the notebooks: `course.py pages`
+author/        makes lessons: `python -m ringside`
+learners.py    lets several learners run a cell at once: `course.py doctor --learners`
+
+Each of the six folders begins with a map.
 """
 
 import os

@@ -12,7 +12,7 @@ KINDS = {  # of picture, as a header names them, and what each of their events h
     "timeline": "lane begin end kind what",  # and perhaps step, to
     "race": "step workload ms",
     "paths": "step rank phase score",
-    "copies": "step rank phase to bytes",  # this and the rest: see draw/retell.py
+    "copies": "step rank phase to bytes",  # told anew as one of those: draw/retell.py
     "shares": "rank slopes grad mean w",
     "spans": "rank method what begin end",
     "sums": "step rank phase places",  # and perhaps to, given
@@ -134,7 +134,7 @@ def read(path: Path) -> Recording:
             ) from None
     if not isinstance(header, dict) or "lesson" not in header:
         raise WrongRecording(f"{path} does not begin with a header")
-    return whole(Recording(events, **header))
+    return checked(Recording(events, **header))
 
 
 def reads(lines: dict[int, list[str]], samples: int) -> Recording:
@@ -147,7 +147,7 @@ def reads(lines: dict[int, list[str]], samples: int) -> Recording:
     return Recording(events, picture="grid", ranks=len(lines), samples=samples)
 
 
-def whole(events: Recording) -> Recording:
+def checked(events: Recording) -> Recording:
     """Return the events if all have what their kind of picture needs."""
     if events is None:
         raise WrongRecording("there is no recording: run with record=True")

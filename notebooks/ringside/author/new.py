@@ -109,15 +109,15 @@ come_here = "something that this page is about"
 """
 LEFT = """
 {stem} is there, and runs. What is left:
-  notebooks/ringside/road.toml      its question, its short name, and where it belongs
-  scripts/{stem}.py
-                                    the lesson's main line; 80 to 150 lines
-  notebooks/{stem}.ipynb
-                                    the page: the question pulls, the last screen pays
-  notebooks/ringside/check/lesson_{number}.py
-                                    exercises that name the mistake
-  tests/test_{number}.py            what would go wrong unnoticed
-  notebooks/questions.ipynb         who asks what, and finds it here
+  ringside/road.toml               its question and its short name
+  ../scripts/{stem}.py
+                                   the lesson's main line; 80 to 150 lines
+  {stem}.ipynb
+                                   the page: the question pulls, the last screen pays
+  ringside/check/lesson_{number}.py     two or three exercises that name the mistake;
+                                   all in the list of ringside/check/__init__.py, too
+  ../tests/test_{number}.py             what would go wrong unnoticed
+  questions.ipynb, teaching.ipynb  who asks what and finds it here, and one vote
 Then, again and again, python -m ringside {stem} and --map, and course.py test."""
 
 

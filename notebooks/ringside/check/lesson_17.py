@@ -55,8 +55,8 @@ def own_seeds(function: Callable) -> str | None:
         places = product(range(EPOCHS), range(world_size), range(workers))
         for epoch, rank, worker in places:
             given = rank, worker, epoch, world_size, workers
-            seed = attempt(where, function, *given, into=whole)
-            if attempt(where, function, *given, into=whole) != seed:
+            seed = attempt(where, function, *given, into=a_seed)
+            if attempt(where, function, *given, into=a_seed) != seed:
                 return "called twice for the same worker, it returns two seeds"
             if seed in seen:
                 return f"{where} {shared(seen[seed], (rank, worker, epoch), seed)}"
@@ -64,7 +64,7 @@ def own_seeds(function: Callable) -> str | None:
     return None
 
 
-def whole(seed) -> int:
+def a_seed(seed) -> int:
     """Return a seed that torch.manual_seed takes."""
     if not hasattr(seed, "__index__"):
         raise Mistake(f"a seed is a whole number, not {seed!r}")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from .table import Outside, asks
-from .verdict import attempt, read, says, whole
+from .verdict import attempt, integer, read, says
 
 PEER, READ = "Connection closed by peer", "Read error: Connection reset by peer"
 LATE, OWN = "Timed out waiting 60000ms for recv", "CUDA out of memory"
@@ -16,7 +16,7 @@ CASES = [  # errors by rank, the earliest first; number of ranks; the rank at fa
     ([(1, PEER)], 2, 0),
     ([(0, OWN)], 1, 0),
 ]
-one_rank = read("a rank, such as 2", whole)
+one_rank = read("a rank, such as 2", integer)
 
 
 @asks(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from .table import asks
-from .verdict import attempt, read, says, whole
+from .verdict import attempt, integer, read, says
 
 CASES = [  # after which steps crews die, steps, steps between saves; steps in all
     ([5], 12, 4, 13),
@@ -13,7 +13,7 @@ CASES = [  # after which steps crews die, steps, steps between saves; steps in a
     ([3, 3, 3], 12, 4, 21),
     ([7, 18, 19], 20, 10, 44),
 ]
-number_of_steps = read("a number of steps, such as 13", whole)
+number_of_steps = read("a number of steps, such as 13", integer)
 
 
 @asks(

@@ -73,7 +73,7 @@ def read(what: str, *kinds: Callable) -> Callable:
     return reader
 
 
-def whole(number) -> int:
+def integer(number) -> int:
     """Return a whole number as it is, but nothing that would have to be made one."""
     if type(number) is not int:
         raise TypeError

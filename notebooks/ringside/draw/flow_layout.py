@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from functools import cached_property
 
-from .svg import box, leave
+from .svg import box, covered
 
 CELL, BAND, LINE = 22, 7, 36  # heights of a number, of its stripes, and of both
 GAP = 62  # between two cards
@@ -177,7 +177,7 @@ class Layout:
         )
         keep = 9 / math.hypot(dx, dy) if crossed else 0
         right, down = -keep * dy, keep * dx  # two that cross keep to their right
-        out, into = (leave(self.room(rank), dx, dy, 8) for rank in (a, b))
+        out, into = (covered(self.room(rank), dx, dy, 8) for rank in (a, b))
         x0, y0 = x0 + out * dx + right, y0 + out * dy + down
         return x0, y0, x1 - into * dx + right, y1 - into * dy + down
 

@@ -8,7 +8,7 @@ number. On top lies the data set: there a peg is a rank that reads the sample.
 from collections import defaultdict
 
 from .clock import Clock
-from .grid_layout import CELL, LEFT, PEG, Layout, caption, whole
+from .grid_layout import CELL, LEFT, PEG, Layout, caption, summary
 from .svg import (
     BOLD,
     GREY,
@@ -171,7 +171,7 @@ def sheet(events: list[dict]) -> str:
     body = "".join(ground(layout, epoch) for epoch in epochs) + scenery(layout)
     body += "".join(row(layout, epoch) for epoch in epochs)
     body += words(layout, f"{layout.samples} samples, {layout.size} ranks", "")
-    return svg(layout.width, layout.height - 20, whole(layout), body)
+    return svg(layout.width, layout.height - 20, summary(layout), body)
 
 
 def animate(events: list[dict]) -> str:
@@ -206,7 +206,7 @@ def animate(events: list[dict]) -> str:
     if flights:
         body += f'{tokens(layout)}<g font-size="12"{MIDDLE}>{flights}</g>'
     body += said
-    return svg(layout.width, layout.height, whole(layout), body)
+    return svg(layout.width, layout.height, summary(layout), body)
 
 
 def tokens(layout: Layout) -> str:

@@ -120,7 +120,7 @@ def some_are(numbers: list[int], what: str) -> str:
     return several if rest else f"sample {last} is {what}"
 
 
-def whole(layout: Layout) -> str:
+def summary(layout: Layout) -> str:
     """Return in words what each epoch is like."""
     told = f"{layout.samples} samples, read by {layout.size} ranks."
     for epoch in range(len(layout.epochs)):

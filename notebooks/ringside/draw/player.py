@@ -10,7 +10,7 @@ from base64 import b64encode
 from html import escape, unescape
 from pathlib import Path
 
-from ..recording import Recording, whole
+from ..recording import Recording, checked
 from . import answers, flow, grid, jobs, paths, ring, stream, timeline, trees
 from .retell import TELLS
 
@@ -80,7 +80,7 @@ class Picture:
 
 def spelt(events: Recording) -> Recording | dict[str, Recording]:
     """Return bare facts as what a module draws, and all other events as they are."""
-    tell = TELLS.get(whole(events).header["picture"])
+    tell = TELLS.get(checked(events).header["picture"])
     return tell(events) if tell else events
 
 

@@ -18,8 +18,8 @@ from .svg import (
     WRONG,
     arrows,
     box,
+    covered,
     empty,
-    leave,
     n,
     svg,
     text,
@@ -71,7 +71,7 @@ class Layout:
         """Return where a message leaves a rank, and where it reaches the right one."""
         (x0, y0), (x1, y1) = self.places[rank], self.places[(rank + 1) % self.ranks]
         dx, dy = x1 - x0, y1 - y0
-        cut = leave((self.w, self.h), dx, dy, 9)
+        cut = covered((self.w, self.h), dx, dy, 9)
         dx, dy = cut * dx, cut * dy
         aside = (26 if dy > 0 else -26) if self.ranks == 2 else 0
         return x0 + dx + aside, y0 + dy, x1 - dx + aside, y1 - dy

@@ -56,8 +56,8 @@ def arrows(ways: list[tuple], wide: int = 2) -> str:
     return f'<g fill="{GREY}">{line}{heads}</g>' if ways else ""
 
 
-def leave(room: tuple, dx: float, dy: float, gap: float) -> float:
-    """Return the part of a way, from the middle of a card, that the card covers."""
+def covered(room: tuple, dx: float, dy: float, gap: float) -> float:
+    """Return which part of a way from the middle of a card the card covers."""
     sides = ((side / 2 + gap) / (abs(d) or 1e-9) for side, d in zip(room, (dx, dy)))
     return min(sides)
 

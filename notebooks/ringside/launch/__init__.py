@@ -15,7 +15,8 @@ agent.py        start(): a subclass of torch's agent has that copy fork the rank
 plain.py        start(), if that can't be: `python -m torch.distributed.run` instead
 loopback.py     the place where the ranks of both meet
 in_rank.py      in each rank run_warm(), then run(), which runs the script and notes
-                what it says, its pid, and why it failed
+                what it says, its pid, and why it failed (a recording is written by
+                save_recording() of scripts/shared.py)
 watch.py        beside all this: passes on lines, ends what outstays
 blame.py        outcome() says what became of each rank, and, back in the kernel,
                 explain() who failed first, and why

@@ -109,7 +109,7 @@ class Agent(SimpleElasticAgent):
             return RunResult(WorkerState.FAILED, failures=failures)
         if None not in codes.values():
             return RunResult(WorkerState.SUCCEEDED, return_values=codes)
-        self.watch.looked()
+        self.watch.tick()
         return RunResult(WorkerState.HEALTHY)
 
     def _stop_workers(self, worker_group: WorkerGroup, *how, **more) -> None:

@@ -3,7 +3,9 @@
 A rank that raises leaves a note (fail(), in in_rank.py), in which it calls itself a
 victim if its error has one of the words of PEER_LOST, there: it only lost another rank.
 outcome() puts these notes together with the exit codes that the launcher saw, while the
-run's folder is there; explain() makes of that the error that a cell shows.
+run's folder is there. Ranks that failed without a note are "silent"; the first of them
+is the one whose end agent.py, or plain.py, saw first. watch.py says which ranks hung.
+explain() makes of all that the error that a cell shows.
 """
 
 import json
@@ -30,9 +32,9 @@ def outcome(watch: Watch, failures: dict[int, int]) -> dict:
     done = watch.notes("done")
     swept = [r for r, pid in watch.notes("pid").items() if int(pid) in watch.swept]
     own = {r: c for r, c in failures.items() if c != -signal.SIGTERM and r not in swept}
-    lost = [r for r in own or failures if r not in failed]
+    silent = [r for r in own or failures if r not in failed]
     victims = [r for r, reason in failed.items() if reason["victim"]]
-    caused = lost or len(victims) < len(failed)  # whatever it was that ended them
+    caused = silent or len(victims) < len(failed)  # whatever it was that ended them
 
     def code(r: int) -> int:
         if r in watch.hung:
@@ -54,7 +56,7 @@ def outcome(watch: Watch, failures: dict[int, int]) -> dict:
         "done": list(done),
         "written": {r: int(n) for r, n in done.items() if n},
         "codes": {r: code(r) for r in range(watch.ranks)},
-        "lost": lost,
+        "silent": silent,
         "stderr": {
             r: NAMELESS.sub("", path.read_text("utf-8", "replace")) for r, path in logs
         },
@@ -69,8 +71,8 @@ def explain(end: dict, ranks: int, timeout: float, script: Path) -> RankFailed |
     if end["hung"] and all(reason["victim"] for reason in failed.values()):
         return hung(end, ranks, timeout, script)
     order = sorted(failed, key=lambda rank: place(failed[rank]))
-    if end["lost"] and all(reason["victim"] for reason in failed.values()):
-        return gone(end["lost"][0], codes[end["lost"][0]])
+    if end["silent"] and all(reason["victim"] for reason in failed.values()):
+        return gone(end["silent"][0], codes[end["silent"][0]])
     if not order:
         return None
     first, reason = order[0], failed[order[0]]

@@ -67,7 +67,7 @@ def follow(agent: subprocess.Popen, request: dict, watch: Watch) -> None:
         if watch.well():
             if late > 0:  # it would end the others of one that has ended
                 agent.send_signal(signal.SIGSTOP)
-            watch.looked()
+            watch.tick()
             if watch.hung:
                 return
         time.sleep(0.05)

@@ -88,8 +88,8 @@ class Watch(threading.Thread):
         """Return the files of one kind that ranks have left in the folder."""
         return {r: path.read_text("utf-8") for r, path in self.files(kind).items()}
 
-    def looked(self):
-        """Hear that the launcher has found the ranks well; it waits for our return."""
+    def tick(self):
+        """Note that all ranks are well; if their time is up, end them, and return."""
         self.last_look = time.monotonic()
         if self.last_words == math.inf and self.last_look > self.deadline:
             self.end_hung()

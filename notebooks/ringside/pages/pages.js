@@ -115,7 +115,7 @@
   const ascending = several => [...several].sort((a, b) => a - b);
   const shown = value => Array.isArray(value) ? `[${value.join(", ")}]` : String(value);
 
-  // Braces in what is said are filled as Python fills them: see told() in check/table.py.
+  // Braces in what is said are filled as Python fills them: see filled() in check/table.py.
   function told(words, answers, answer) {
     const more = Array.isArray(answer)
       ? { list: answer, sorted: ascending(answer) } : {};

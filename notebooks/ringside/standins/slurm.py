@@ -16,14 +16,14 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from ..launch.client import environment
-from ..recording import ROOT, Recording, read, whole
+from ..recording import ROOT, Recording, checked, read
 from .commands import Command
 from .kept import keep, kept
 
 TOOL = [sys.executable, str(ROOT / "scripts" / "slurm.py"), "run", "--limit"]
 KEPT = ROOT / "figures" / "32_slurm_measured.json"
 STANDS_IN = "Below stands what was recorded with Slurm 22.05."
-DULL = re.compile(
+CHATTER = re.compile(
     "srun: (job .* (queued|has been alloc)|Step created)|srun: .*retrying"
 )
 
@@ -62,8 +62,8 @@ class Job(Command):
         if lack:
             return lack[1], Done(code, [])
         told = re.findall(r"(?m)^srun: .*|^(?:\d+: )?\w+Error: .*", err)
-        lines = sorted(said.splitlines(), key=teller)
-        lines += [line for line in told if not DULL.match(line)]
+        lines = sorted(said.splitlines(), key=task_of)
+        lines += [line for line in told if not CHATTER.match(line)]
         return "", Done(code, lines, read(path) if path.exists() else None)
 
     def end(self) -> None:
@@ -72,7 +72,7 @@ class Job(Command):
         self.folder.cleanup()
 
 
-def teller(line: str) -> int:
+def task_of(line: str) -> int:
     """Return the task that says a line, as srun --label writes it in front."""
     label = re.match(r" *(\d+): ", line)
     return int(label[1]) if label else -1
@@ -124,4 +124,4 @@ def recorded(line: str) -> Done:
     if found is None:
         return Done(2, ["this command was never recorded: it needs Slurm"])
     code, lines, rows = found
-    return Done(code, lines, rows and whole(Recording(rows[1:], **rows[0])))
+    return Done(code, lines, rows and checked(Recording(rows[1:], **rows[0])))
