@@ -44,6 +44,13 @@ def test_each_bet_has_a_field_and_an_answer(path):
     assert all(what and answer for what, answer in bets.values())
 
 
+def test_fields_take_the_place_of_dots():
+    """What a cell says of them stays where the answer is code, which no page runs."""
+    page = stage.staged("10_ranks_and_messages", cells(NOTEBOOKS[6]), None)
+    [cell] = [cell for cell in page if "your turn" in json.dumps(cell.get("outputs"))]
+    assert "def piece_from_each" in "".join(cell["source"])
+
+
 def test_what_else_a_cell_printed_stays():
     rows = "           your bet   answer\nrepeats           -        1  no bet yet\n"
     output = {"text": ["31 % unread\n", rows, "\n"], "name": "stdout"}

@@ -82,6 +82,8 @@ def staged(stem: str, cells: list[dict], ran: dict | None) -> list[dict]:
         if cell["cell_type"] == "code":
             outputs = map(forms.without_answers, cell["outputs"])
             outputs = [output for output in outputs if output.get("text") != ""]
+            if forms.asks(source):  # the fields below take its place
+                outputs = [o for o in outputs if "your turn" not in str(o.get("text"))]
             found.append(cell | {"outputs": outputs})
             found += map(prose, forms.behind(source, bets))
         else:
