@@ -114,8 +114,7 @@ LEFT = """
                                    the lesson's main line; 80 to 150 lines
   {stem}.ipynb
                                    the page: the question pulls, the last screen pays
-  ringside/check/lesson_{number}.py     two or three exercises that name the mistake;
-                                   all in the list of ringside/check/__init__.py, too
+  ringside/check/lesson_{number}.py     two or three exercises that name the mistake
   ../tests/test_{number}.py             what would go wrong unnoticed
   questions.ipynb, teaching.ipynb  who asks what and finds it here, and one vote
 Then, again and again, python -m ringside {stem} and --map, and course.py test."""
@@ -160,21 +159,17 @@ def new(stem: str) -> None:
         cell["id"] = f"cell-{at}"
     nbformat.write(page, ROOT / "notebooks" / f"{stem}.ipynb")
 
-    # Its row stands on the map where its number belongs, and its checker in check.
+    # Its row stands on the map where its number belongs.
     rows = [
         f'\n[[page]]\nstem = "{page.stem}"' for page in road.PAGES if page.stem > stem
     ]
     end = "\n# README's first screen"
     put_before([*rows, end][0], ROW.format(**fields), helper / "road.toml")
-    numbers = [other for other in road.BY_NUMBER if other > number]
-    line = f"from .lesson_{number} import {fields['checker']}\n"
-    mark = f"from .lesson_{numbers[0]} import" if numbers else ""
-    put_before(mark, line, helper / "check" / "__init__.py")
     print(LEFT.format(**fields).strip())
 
 
 def put_before(mark: str, new: str, path: Path) -> None:
-    """Put some text into a file before the first place of a mark, or at its end."""
+    """Put some text into a file before the first place of a mark."""
     text = path.read_text("utf-8")
-    at = text.index(mark) if mark else len(text)
+    at = text.index(mark)
     path.write_text(text[:at] + new + text[at:], "utf-8")

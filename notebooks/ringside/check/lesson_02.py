@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from ..launch import torchrun
 from ..recording import Recording
 from .table import Outside, asks
-from .verdict import attempt, ints, says
+from .verdict import attempt, for_learners, ints, says
 
 SAMPLES, RANKS, EPOCHS = 11, 4, 4
 RUNS = {  # how each of the runs to look at was made: options, and what is wrong
@@ -37,6 +37,7 @@ CASES = [
 ]
 
 
+@for_learners
 def six_runs() -> dict[str, Recording]:
     """Return runs a to f, each read by four real ranks."""
     cpu = {"CUDA_VISIBLE_DEVICES": ""}

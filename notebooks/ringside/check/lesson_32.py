@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .table import asks
-from .verdict import Mistake, attempt, says
+from .verdict import Mistake, attempt, for_learners, says
 
 SHORT = {"-N": "--nodes", "-n": "--ntasks", "-K": "--kill-on-bad-exit"}
 SHORT["-c"] = "--cpus-per-task"
@@ -156,6 +156,7 @@ def agents(plan: Plan, own: dict, known: dict, values: dict) -> None:
             plan.wrong.append("on each node, localhost is another machine")
 
 
+@for_learners
 def would_start(text: str, spawned: int = 1) -> None:
     """Print what an sbatch file would start, which ranks these are, what is wrong."""
     try:
