@@ -203,7 +203,7 @@ def test_what_tests_need_is_added_to_the_same_environment(course, monkeypatch):
     start(course, "lab")
     assert course.steps == []
     start(course, "test")
-    assert course.steps[-2].endswith("pytest pytest-xdist ruff playwright")
+    assert course.steps[-2].endswith("pytest pytest-xdist ruff mypy playwright")
     assert not any("venv" in step.split() for step in course.steps)
 
 
