@@ -3,11 +3,11 @@
 Place is rank. Hue and slot are whose numbers. A full stack is a complete sum.
 """
 
-import math
 from collections import defaultdict
 
 from ..recording import digit, table
 from .clock import Clock, moments, stretches
+from .ring_layout import Layout
 from .svg import (
     BOLD,
     HALO,
@@ -18,7 +18,6 @@ from .svg import (
     WRONG,
     arrows,
     box,
-    covered,
     empty,
     n,
     svg,
@@ -26,7 +25,6 @@ from .svg import (
     words,
 )
 
-STACK = 60  # the height of a full stack
 OUTLINE = f'<path fill="none" stroke="{INK}" stroke-width="2" d="{{}}"/>'
 NUMBERS = '<g font-size="12" text-anchor="middle">{}</g>'
 SENTENCES = {
@@ -35,46 +33,11 @@ SENTENCES = {
         "Each rank sends one chunk right, and adds what comes from the left."
     ),
     "allgather": "Each rank sends one chunk right, and keeps what comes from the left.",
+    "update": "With the sum of one chunk, each rank makes new weights of that chunk.",
     "half": "Each rank has one complete sum, and no two have the same.",
     "end": "Every rank has every sum.",
+    "renewed": "Every rank has all new weights.",
 }
-
-
-class Layout:
-    """Where everything stands, for a number of ranks."""
-
-    margins = 16, 16
-
-    def __init__(self, ranks: int):
-        self.ranks = ranks
-        kind = min(ranks, 9) - 1
-        self.column = (44, 44, 40, 38, 46, 27, 24, 22, 20)[kind]
-        self.w, self.h = max(100, ranks * self.column + 16), STACK + 52
-        across = (0, 0, 190, 245, 300, 300, 340, 385, 430)[kind]
-        down = (0, 110, 125, 165, 190, 225, 265, 305, 345)[kind]
-        self.width = max(2 * across + self.w + 32, 480)
-        top = 58 + self.h / 2
-        turns = [math.tau * r / ranks - math.tau / 4 for r in range(ranks)]
-        self.places = [
-            (self.width / 2 + across * math.cos(t), top + down * (1 + math.sin(t)))
-            for t in turns
-        ]
-        self.height = max(y for _, y in self.places) + self.h / 2 + 44
-
-    def stack(self, rank: int, chunk: int) -> tuple[float, float, float, float]:
-        """Return the place of a full stack: left, top, width, height."""
-        x, y = self.places[rank]
-        left = x + (chunk - self.ranks / 2) * self.column
-        return left + 3, y - self.h / 2 + 28, self.column - 6, STACK
-
-    def path(self, rank: int) -> tuple[float, float, float, float]:
-        """Return where a message leaves a rank, and where it reaches the right one."""
-        (x0, y0), (x1, y1) = self.places[rank], self.places[(rank + 1) % self.ranks]
-        dx, dy = x1 - x0, y1 - y0
-        cut = covered((self.w, self.h), dx, dy, 9)
-        dx, dy = cut * dx, cut * dy
-        aside = (26 if dy > 0 else -26) if self.ranks == 2 else 0
-        return x0 + dx + aside, y0 + dy, x1 - dx + aside, y1 - dy
 
 
 def stripes(x, y, w, h, chunk: int, value: int, ranks: int) -> dict[str, str]:
@@ -171,7 +134,9 @@ def caption(rows: list[list[dict]], step: int) -> tuple[str, str]:
     full = [sum(v == (c + 1) * ones for c, v in enumerate(e["chunks"])) for e in row]
     phase = rows[step - 1][0]["phase"] if step else "start"
     each = full[0] if len({*full}) == 1 else None
-    sentence = SENTENCES[{1: "half", ranks: "end"}.get(each, phase)]
+    renewed = any(row[0]["phase"] == "update" for row in rows[:step])
+    known = {ranks: "renewed"} if renewed else {1: "half", ranks: "end"}
+    sentence = SENTENCES[known.get(each, phase)]
     return f"step {step} of {len(rows) - 1} · {phase}" if step else "start", sentence
 
 
@@ -190,11 +155,12 @@ def frame(events: list[dict], step: int) -> str:
     """Return a still: the messages of one step, and what the ranks hold after it."""
     rows = table(events)
     layout, new, sent = Layout(len(rows[0])), "", ""
-    for event in rows[step - 1] if step else []:
+    sent_by = [e for e in rows[step - 1] if e["send"] is not None] if step else []
+    for event in sent_by:
         new += box(*layout.stack(event["rank"], event["recv"]))
         sent += token(layout, event, 0.5)
     corner, sentence = caption(rows, step)
-    body = scenery(layout) + (arrows(ways(layout)) if step else "")
+    body = scenery(layout) + (arrows(ways(layout)) if sent_by else "")
     body += words(layout, f"after {corner}" if step else corner, sentence)
     body += f'<path fill="{NEW}" d="{new}"/>{holdings(layout, rows[step])}{sent}'
     return svg(layout.width, layout.height, describe(events, step), body)
@@ -206,15 +172,18 @@ def animate(events: list[dict]) -> str:
     layout, last = Layout(len(rows[0])), len(rows) - 1
     begin, there, total = moments(last)
     clock, parts = Clock(total), [scenery(layout), arrows(ways(layout))]
+    anew = [s + 1 for s, row in enumerate(rows) if row[0]["phase"] == "update"]
     for step, (first, after) in enumerate(zip(begin, [*begin[1:], total])):
         parts.append(words(layout, *caption(rows, step), clock.during(first, after)))
         if arrived := news(layout, rows, step):
-            parts.append(f"<g{clock.during(there[step], total)}>{arrived}</g>")
+            until = there[anew[0]] if anew and step < anew[0] else total
+            parts.append(f"<g{clock.during(there[step], until)}>{arrived}</g>")
     for (step, until), numbers in sorted(spans(layout, rows).items()):
         seen = clock.during(there[step], there[until])
         parts.append(f"<g{seen}>{NUMBERS.format(numbers)}</g>")
     for step, row in enumerate(rows[:-1]):
-        for event, (x0, y0, x1, y1) in zip(row, ways(layout)):
+        moves = row[0]["send"] is not None
+        for event, (x0, y0, x1, y1) in zip(row, ways(layout) if moves else []):
             way = clock.flight(begin[step + 1], there[step + 1], x1 - x0, y1 - y0)
             parts.append(token(layout, event, 0, way))
     title = f"A ring all-reduce over {layout.ranks} ranks, recorded and played back"
@@ -226,7 +195,9 @@ def news(layout: Layout, rows: list[list[dict]], step: int) -> str:
     shapes, full = [], ""
     for rank, event in enumerate(rows[step]):
         for chunk, value in enumerate(event["chunks"]):
-            before = rows[step - 1][rank]["chunks"][chunk] if step else 0
+            old = rows[step - 1][rank] if step else {"phase": "update"}
+            # New weights replace sums of gradients: all of that is drawn anew.
+            before = 0 if old["phase"] == "update" else old["chunks"][chunk]
             fresh = sum(
                 digit(value, r) * 10**r
                 for r in range(layout.ranks)
