@@ -786,6 +786,12 @@ def test_the_tests_that_count_as_launches_are_there(course):
         assert f"\ndef test_{name}(script" in source
 
 
+def test_a_quick_test_asks_house_pictures_checkers_a_lesson_and_a_script(course):
+    asked = {re.split(r"[/.:]", name)[1] for name in course.QUICK}
+    wanted = "test_house test_recording test_check test_scripts 03_ring_all_reduce"
+    assert asked >= {*wanted.split()}
+
+
 def test_a_quick_test_names_tests_that_are_there(course):
     for name in course.QUICK:
         path, _, test = name.partition("::")
@@ -893,6 +899,11 @@ def packing(course, monkeypatch):
     (course.ROOT / "notebooks" / "00_a.ipynb").write_text("{}")
     (course.ROOT / "notebooks" / "__pycache__").mkdir()
     return course
+
+
+def test_a_pack_has_each_part_of_the_course(course):
+    parts = "README.md LICENSE figures notebooks requirements.txt scripts tests"
+    assert {*parts.split()} <= {*course.PACKED}
 
 
 def test_a_pack_is_the_course_with_what_each_kind_of_machine_needs(

@@ -65,14 +65,15 @@ def own_rows(function: Callable) -> str | None:
 
 
 @asks(
-    "25 units: each comes twice, and its gradients go once",
+    "25 units: 24 come twice, the last once, and all gradients go once",
     like="numbers_sent=1.5",
     gathers=(
-        50,
-        "not {} all-gathers: each unit is fetched for forward and for backward",
+        49,
+        "not {} all-gathers: a block is fetched for forward and again for backward",
         {
+            50: "the last unit is not dropped: backward would ask for it at once",
             48: "the last call makes a unit, too: of all that is in no other",
-            25: "in backward they come again",
+            25: "in backward the blocks come again",
             24: "in backward they come again, and the last call makes a unit, too",
         },
     ),
