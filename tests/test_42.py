@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from lesson import changed, code_with, functions_of
+from lesson import NOTEBOOKS, SCRIPTS, changed, code_with, functions_of
 from ringside import RankFailed, check, load, torchrun
 from ringside.recording import table
 
@@ -109,3 +109,34 @@ def test_rows_are_dealt_out_as_the_exercise_says(ranks, told, capsys):
     assert shares == [own_rows(8, rank, ranks) for rank in range(ranks)]
     check.own_rows(own_rows)
     assert "as torch does" in capsys.readouterr().out
+
+
+def cut_training(folder):
+    """Return train.py as the page changes it: hunks of a diff, each found once."""
+    text = (SCRIPTS / "train.py").read_text("utf-8")
+    page = (NOTEBOOKS / f"{STEM}.ipynb").read_text("utf-8")
+    cells = ["".join(cell["source"]) for cell in json.loads(page)["cells"]]
+    [diff] = re.findall(r"(?s)```diff\n(.*?)```", "\n".join(cells))
+    for hunk in re.split(r"(?m)^@@.*\n", diff):
+        rows = hunk.splitlines(keepends=True)
+        old = "".join(row[1:] for row in rows if row[0] in " -")
+        assert text.count(old) == 1, old
+        text = text.replace(old, "".join(row[1:] for row in rows if row[0] in " +"))
+    path = folder / "cut.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_what_the_page_makes_of_train_py_trains_alike_and_goes_on(tmp_path):
+    cut, place = cut_training(tmp_path), tmp_path / "saved"
+    run = torchrun("train", "--folder", tmp_path, "--epochs", 1, ranks=2, quiet=True)
+    words = [cut, "--folder", place, "--epochs"]
+    assert torchrun(*words, 1, ranks=2, quiet=True).lines[0][:2] == run.lines[0][:2]
+    more = torchrun(*words, 2, ranks=3, quiet=True).lines[0]
+    assert more[0].endswith("35 of 70 steps are done") and more[1][:8] == "epoch 2:"
+
+
+def test_on_one_to_eight_ranks_a_test_of_train_py_has_equally_many_batches():
+    for ranks in range(1, 9):
+        shares = [len(range(rank, 1600, ranks)) for rank in range(ranks)]
+        assert len({-(-share // 128) for share in shares}) == 1
