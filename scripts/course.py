@@ -72,8 +72,8 @@ KINDS = {  # of machines, as uv calls them, and the wheels that each can use
     "linux-aarch64": "aarch64-manylinux_2_28",
     "macos-arm64": "aarch64-apple-darwin",
 }
-PACKED = (".jupyter", ".pytest.ini", ".ruff.toml", "LICENSE", "README.md", "figures")
-PACKED += ("notebooks", "requirements.txt", "scripts", "tests")
+PACKED = (".jupyter", ".mypy.ini", ".pytest.ini", ".ruff.toml", "LICENSE", "README.md")
+PACKED += ("figures", "notebooks", "requirements.txt", "scripts", "tests")
 HOROVOD = "horovod==0.28.1"  # the last one, of 2023
 HOROVOD_BUILDS = ("setuptools<81", "wheel", "packaging")  # newer ones cannot build it
 HOROVOD_NEEDS = ("cloudpickle", "psutil", "pyyaml", "packaging")

@@ -902,7 +902,8 @@ def packing(course, monkeypatch):
 
 
 def test_a_pack_has_each_part_of_the_course(course):
-    parts = "README.md LICENSE figures notebooks requirements.txt scripts tests"
+    parts = "README.md LICENSE figures notebooks requirements.txt scripts tests "
+    parts += ".jupyter .mypy.ini .pytest.ini .ruff.toml"
     assert {*parts.split()} <= {*course.PACKED}
 
 
@@ -1213,6 +1214,8 @@ def test_the_five_packages_have_a_floor_and_a_reason():
     names = [line.split(">=")[0] for line in lines]
     assert names == ["torch", "jupyterlab", "ipywidgets", "matplotlib", "nbval"]
     assert all(len(line.partition("#")[2].split()) >= 3 for line in lines)
+    assert lines[0].split()[0] == "torch>=2.11"  # what a run on GPUs has had
+    assert "2.11" in (ROOT / "README.md").read_text()
 
 
 def test_the_exact_set_is_exact_and_holds_for_every_platform(course):
@@ -1222,7 +1225,7 @@ def test_the_exact_set_is_exact_and_holds_for_every_platform(course):
     exact = dict(line.lower().split("==") for line in pins)
     assert exact["torch"] == "2.13.0"
     assert not any(name.startswith(("nvidia", "cuda", "triton")) for name in exact)
-    assert set(course.TOOLS) | {"uv"} <= set(exact)
+    assert set(course.TOOLS) | {"uv", "psutil"} <= set(exact)
     for name, floor in course.floors():
         assert course.numbers(exact[name]) >= course.numbers(floor)
 

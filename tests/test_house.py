@@ -506,10 +506,19 @@ def test_mypy_finds_nothing():
     assert found.returncode == 0, found.stdout
 
 
+@pytest.mark.parametrize("name", ["README.md", ".github/CONTRIBUTING.md"])
+def test_a_link_of_the_front_door_leads_somewhere(name):
+    path = ROOT / name
+    links = re.findall(r"\]\(([^)#\s]+)", path.read_text("utf-8"))
+    near = [link for link in links if "://" not in link]
+    assert near and [x for x in near if not (path.parent / x).exists()] == []
+
+
 def test_no_door_is_left_open():
     """No pickle, shell or network door stands in what we ship."""
     doors = ("shell=True", "weights_only=False", "os.system", "0.0.0.0", "allow_origin")
     shown = "torch.load(trap, weights_only=False)"  # in checkpoints, and what it does
-    for path in [*SCRIPTS, *HELPERS, *NOTEBOOKS, *TOOLS]:
+    scripts = (ROOT / "scripts").glob("*.py")
+    for path in [*scripts, *HELPERS, *NOTEBOOKS]:
         source = path.read_text(encoding="utf-8").replace(shown, "", 1)
         assert [door for door in doors if door in source] == [], path.name

@@ -32,6 +32,7 @@ from ringside.launch import (
     blame,
     client,
     failure,
+    in_rank,
     torchrun,
 )
 from ringside.launch import run as launch
@@ -443,6 +444,22 @@ def test_a_log_that_another_kernel_has_just_removed_is_not_minded(
     gone = failure.keep_log("small", run).with_name("gone.log")
     gone.symlink_to("nowhere")
     assert failure.keep_log("small", run).read_text().endswith("a line\n")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Connection closed by peer [127.0.0.1]:1",
+        "Read error: Connection reset by peer",
+        "Gloo connectFullMesh failed with no reason",
+        "write: Broken pipe",
+        "connect: Connection refused",
+        "NCCL error: remote process exited or there was a network error",
+        "Timed out waiting 1000ms for recv operation to complete",
+    ],
+)
+def test_what_a_rank_says_that_has_lost_another_makes_it_a_victim(said):
+    assert any(sign in said for sign in in_rank.PEER_LOST)
 
 
 def test_a_launcher_that_never_looks_is_not_waited_for_either(tmp_path):

@@ -44,6 +44,14 @@ def test_each_bet_has_a_field_and_an_answer(path):
     assert all(what and answer for what, answer in bets.values())
 
 
+def test_each_table_has_fields_on_a_page():
+    found = []
+    for path in NOTEBOOKS:
+        text = json.dumps(stage.staged(path.stem, cells(path), None))
+        found += re.findall(r'ringside-exercise\\" data-name=\\"(\w+)', text)
+    assert sorted(found) == sorted({*TABLES} - {"joined"})  # it is asked of a variable
+
+
 def test_fields_take_the_place_of_dots():
     """What a cell says of them stays where the answer is code, which no page runs."""
     page = stage.staged("10_ranks_and_messages", cells(NOTEBOOKS[6]), None)

@@ -25,6 +25,7 @@ class Learner:
     """A kernel of its own, as an open page has."""
 
     def __init__(self):
+        self.client = None
         self.kernel = AsyncKernelManager(kernel_name="python3")
         self.kernel.kernel_spec.argv[0] = sys.executable
 
@@ -54,8 +55,10 @@ class Learner:
         return time.monotonic() - begin, fault
 
     async def go(self) -> None:
-        self.client.stop_channels()
-        await self.kernel.shutdown_kernel(now=True)
+        if self.client:
+            self.client.stop_channels()
+        if self.kernel.has_kernel:
+            await self.kernel.shutdown_kernel(now=True)
 
 
 class Room:
@@ -81,6 +84,7 @@ class Room:
                 await learner.come()
                 self.learners.append(learner)
             except (OSError, RuntimeError) as error:
+                await learner.go()
                 self.lack = f"{error}, when learner {len(self.learners) + 1} came"
             if self.learners and len(self.learners) % 10 == 0:
                 say(f"{len(self.learners)} learners are here")
