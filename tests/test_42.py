@@ -140,3 +140,31 @@ def test_on_one_to_eight_ranks_a_test_of_train_py_has_equally_many_batches():
     for ranks in range(1, 9):
         shares = [len(range(rank, 1600, ranks)) for rank in range(ranks)]
         assert len({-(-share // 128) for share in shares}) == 1
+
+
+def recommended(rank, world_size, everywhere):
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = init_device_mesh("cpu", (world_size,))
+    half = {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16)}
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    fully_shard(model[0], mesh=mesh, **half)
+    fully_shard(model, mesh=mesh, **half if everywhere else {})
+    model(torch.ones(2, 4)).float().sum().backward()
+    print(model[0].weight.dtype)
+    norm = nn.BatchNorm1d(4)
+    fully_shard(norm, mesh=mesh)
+    norm(torch.arange(8.0).view(2, 4) * (rank + 1))
+    print(norm.running_mean[0].item())
+
+
+def test_a_policy_is_for_each_call_and_buffers_are_nobody_s():
+    lines = torchrun(recommended, True, ranks=2, env=CPU, quiet=True).lines
+    assert {rank: line[0] for rank, line in lines.items()} == dict.fromkeys(
+        (0, 1), "torch.float32"
+    )
+    assert lines[0][1] != lines[1][1]
+    with pytest.raises(RankFailed, match="same dtype"):
+        torchrun(recommended, False, ranks=2, env=CPU, quiet=True)
