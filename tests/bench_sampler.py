@@ -24,12 +24,14 @@ torchrun = import_module("ringside").torchrun  # now that it is found
 STEM, SEEDS = "00_four_ranks_tonight", 8
 SEED = "torch.manual_seed(0)"
 CALL = "sampler.set_epoch(epoch)"
+EPOCHS = "in range(args.epochs)"
 CPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
-def right(seed: int, called: bool, ranks: int = 1) -> list[int]:
+def right(seed: int, called: bool, ranks: int = 1, last: int = 8) -> list[int]:
     """Return how many new sums are right after each epoch of the station's script."""
     changes = [(SEED, f"torch.manual_seed({seed})")]
+    changes.append((EPOCHS, f"in range({last})"))  # of eight, as the learning rate goes
     if not called:
         changes.append((CALL, "pass"))
     with TemporaryDirectory() as folder:

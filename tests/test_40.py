@@ -179,15 +179,3 @@ def test_the_traps_are_what_the_page_says():
     assert means == "means: [10.0, 11.0, 16.0, 20.5]"
     assert means_1 == means[:-1] + ", 10.5, 11.0]"
     assert kept("frozen") == [["HorovodInternalError"], []]
-
-
-def test_what_the_page_says_of_the_speed():
-    """DDP and Horovod on the model that computes, and then on the other."""
-    text = "".join(c.source for c in PAGE.cells if c.cell_type == "markdown")
-    speed = KEPT["speed"]
-    kept = [
-        speed[w][m][1] for w in ("computes", "communicates") for m in ("DDP", "Horovod")
-    ]
-    said = "kept {:.2f} of one process's speed with DDP, {:.2f} with Horovod; "
-    said += "in the second {:.2f} and {:.2f}."
-    assert said.format(*kept) in text

@@ -144,17 +144,12 @@ def test_what_the_page_says_of_age_and_loss(cells):
 
 
 def test_what_the_page_says_of_the_slow_link():
-    size, link, text = MEASURED["megabytes"], MEASURED["links"]["100"], said()
+    size, link = MEASURED["megabytes"], MEASURED["links"]["100"]
     for way, models in (("star", 4), ("ring", 1.5)):
         for found in MEASURED["links"].values():  # the kernel counted a tenth more
             assert 1 <= found[f"{way} bytes"] / 1e6 / (models * size) < 1.1
     assert abs(link["star"] / (2 * 4 * size / 12.5 * 1000) - 1) < 0.02
     assert abs(link["ring"] / (1.5 * size / 12.5 * 1000) - 1) < 0.1
-    for number in (link["star"], link["ring"], 8000 * size / 12.5, 1500 * size / 12.5):
-        assert f"{number / 1000:.2f} s" in text
-    assert f"{link['star'] / 1000:.2f} s with a boss" in text
-    assert f"{link['ring'] / 1000:.2f} s in a ring" in text
-    assert all(word in text for word in (MEASURED["date"], MEASURED["torch"]))
 
 
 def test_the_picture_shows_a_star_and_then_a_ring():
