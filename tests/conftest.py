@@ -1,5 +1,6 @@
 """Lets every test import what notebooks and scripts share; long files come first."""
 
+import gc
 import signal
 import sys
 from pathlib import Path
@@ -18,3 +19,7 @@ def pytest_collection_modifyitems(items):
     """Begin with the files that take longest: no lane then ends much later."""
     place = {name: number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONG)))
+
+
+def pytest_collection_finish():
+    gc.freeze()  # or each collection of garbage goes through thousands of tests
