@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
-import nbformat
 import pytest
 import rounds
 import torch
@@ -330,9 +329,6 @@ def sparse(rank, world_size):
 
 def test_ddp_averages_a_sparse_gradient_of_different_rows():
     run = torchrun(sparse, ranks=2, quiet=True)
-    cells = nbformat.read(SCRIPT.parents[1] / "notebooks" / f"{STEM}.ipynb", 4).cells
-    said = "Both ranks get 1, 0.5 and 0.5 in these rows, and hold 12 numbers"
-    assert any(said in cell.source for cell in cells)
     assert run.lines[0] == run.lines[1]
     assert run.lines[0] == [
         "12 [0.0, 1.0, 0.5, 0.5, 0.0]",

@@ -250,13 +250,19 @@ def slow_link():
     }
 
 
+def ceilings():
+    """The largest learning rate that works, by age: test_41 finds it by halving."""
+    found = {age: 2 * math.sin(math.pi / (4 * age + 2)) for age in (0, 1, 3, 7)}
+    return {f"ceiling_{age}": f"{round(rate, 2):g}" for age, rate in found.items()}
+
+
 NUMBERS = {
     SPEED: [the_race, the_sweep, the_messages, the_tables],
     HOW_FAST: [four_ranks, eight_ranks, of_torchs_time],
     "21_evaluation": [two_losses],
     "34_elastic": [lost_ranks],
     "40_horovod": [speed_of_horovod],
-    "41_parameter_server": [slow_link],
+    "41_parameter_server": [slow_link, ceilings],
 }
 
 
