@@ -499,6 +499,15 @@ def test_a_new_lesson_with_a_wrong_name_is_refused_in_one_line(
     assert "\n" not in refused.value.code and [*tmp_path.iterdir()] == []
 
 
+def test_a_new_lesson_writes_over_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(new_lesson, "ROOT", tmp_path)
+    (tmp_path / "tests").mkdir()
+    (own := tmp_path / "tests" / "test_36.py").write_text("mine")
+    with pytest.raises(SystemExit, match="^tests/test_36.py is there already"):
+        new_lesson.new("36_a_new_thing")
+    assert own.read_text() == "mine" and [*tmp_path.iterdir()] == [own.parent]
+
+
 @pytest.mark.parametrize(
     "how", [["check"], ["format", "--check"]], ids=lambda how: how[0]
 )

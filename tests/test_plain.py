@@ -18,9 +18,13 @@ import psutil
 import pytest
 import test_launch as t
 from light import NO_DYNAMO, NO_TORCH, RANK, SUPERVISOR, before_all
-from ringside.launch import RankTimeout, client, torchrun
+from ringside.launch import RankTimeout, client, plain, torchrun
 from ringside.launch import run as launch
 from ringside.launch.watch import GRACE
+from torch.distributed.elastic.multiprocessing.errors import (
+    ChildFailedError,
+    ProcessFailure,
+)
 
 WHY = "the fast launcher can't start here ("
 END = "): ranks start by the plain command, a few seconds slower"
@@ -119,6 +123,17 @@ def place(tmp_path_factory):
         yield place
         client._server.close()
         place.until_gone()
+
+
+def test_of_ranks_that_went_without_a_word_the_root_cause_is_first():
+    """In torch's own report, which tells it last."""
+    ends = {1: -9, 3: -11, 0: -15}
+    failures = {r: ProcessFailure(r, 100 + r, code, "") for r, code in ends.items()}
+    for number, failure in enumerate(failures.values()):
+        failure.timestamp = number
+    report = str(ChildFailedError("train.py", failures))
+    assert [*plain.exit_codes(report)][0] == 1
+    assert plain.exit_codes(report) == ends
 
 
 def test_a_lesson_runs_and_a_line_says_why_it_takes_longer(place):

@@ -6,7 +6,8 @@ real times is kept; `--measure 04_distributed_data_parallel` makes it again, on 
 ranks, as most machines have two cores to run them on. Do that when all is quiet.
 
     --draw [NAME ...]   draws pictures from what is recorded, and runs nothing
-    --map               writes what stands about pages in other places: author/signs.py
+    --map               writes what stands about pages in other places, and the tables
+                        of the checkers: author/signs.py
     --new 36_name       makes the files of a new lesson, and says what is left to do
 """
 

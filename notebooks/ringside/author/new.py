@@ -138,6 +138,8 @@ def new(stem: str) -> None:
         helper / "check" / f"lesson_{number}.py": CHECKER,
         ROOT / "tests" / f"test_{number}.py": TEST,
     }
+    if there := [path for path in files if path.exists()]:
+        sys.exit(f"{there[0].relative_to(ROOT)} is there already: name it otherwise")
     for path, text in files.items():
         path.write_text(text.format(**fields), "utf-8")
     cells = [

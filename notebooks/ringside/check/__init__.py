@@ -7,6 +7,9 @@ returns a mistake, or None. In verdict.py, says() makes either print one line, a
 look at blanks, and attempt() calls the learner's function, whose exception is the
 mistake. And watched.py runs one on real ranks: it tells what each rank did, and who
 waits for whom.
+
+The tables also stand in pages/tables.json, by which a page without Python judges:
+`python -m ringside --map` writes it.
 """
 
 from importlib import import_module

@@ -27,5 +27,7 @@ Each that draws has describe(events, step) ("step k of n. What it is; who has wh
 frame(events, step) and animate(events); if it needs them, last(events), where steps are
 not counted, sheet(events), with all at once, and several(recordings), to compare. A
 Layout finds places, in the same file or in one that ends in _layout. A new kind is such
-a file, a row in DRAWS, and a row with its fields in KINDS, at the top of recording.py.
+a file, a row in DRAWS, and, at the top of recording.py, a row with its fields in KINDS,
+and one for each new field in FIELDS. A kind that another one can draw needs no file but
+a function in retell.py, with a row in TELLS.
 """

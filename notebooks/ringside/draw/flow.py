@@ -2,6 +2,10 @@
 
 Place is rank, as in the ring; in the middle may stand one process that works alone
 (rank -1). The stripes under a number say whose it is: slot and hue are a rank's.
+
+A header may have: phases, a sentence for each phase; title, of the picture; pace, the
+seconds of a step; gap, between cards; alone, the name of rank -1; boxes, around some
+ranks, by their names; fresh, the names that are emptied when a step begins.
 """
 
 from collections import defaultdict

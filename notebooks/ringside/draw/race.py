@@ -1,6 +1,6 @@
-"""Draws measured steps as a race: a lane for each method, a bar for each step.
+"""Tells measured steps as a race, as timeline.py draws it.
 
-Bars are as long as the median step took. Steps and samples are counted until the same
+A lane is a method, and a bar a step. Bars are as long as the median step took. Steps and samples are counted until the same
 moment in all lanes.
 """
 

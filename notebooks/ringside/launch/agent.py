@@ -58,7 +58,7 @@ class Agent(SimpleElasticAgent):
         super().__init__(spec)
         self.request, self.watch = request, watch
         self.ranks: dict[int, Any] = {}  # the process of each
-        self.codes: dict[int, int] = {}  # not 0, by rank; who failed first is first
+        self.codes: dict[int, int] = {}  # not 0, by rank; those seen first are first
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
         """Start a copy of the fork server for each rank; return their process ids."""

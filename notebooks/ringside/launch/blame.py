@@ -1,4 +1,4 @@
-"""Says whose fault a failure was: the rank that failed first, and not its victims.
+"""Says whose fault a failure was: the first rank that failed, and not its victims.
 
 A rank that raises leaves a note (fail(), in in_rank.py), in which it calls itself a
 victim if its error has one of the words of PEER_LOST, there: it only lost another rank.
@@ -64,13 +64,19 @@ def outcome(watch: Watch, failures: dict[int, int]) -> dict:
 
 
 def explain(end: dict, ranks: int, timeout: float, script: Path) -> RankFailed | None:
-    """Return the error that this end of a run deserves; None for a good end."""
+    """Return the error that this end of a run deserves; None for a good end.
+
+    Whoever left a note without being a victim is to blame, the earliest of them, even
+    if another rank went without a word before: who can be quoted is asked first. If all
+    notes are those of victims, it is the ranks that hung, or else the first silent one,
+    or else the earliest victim.
+    """
     if end["error"]:
         return RankFailed(f"the ranks could not start: {end['error']}")
     failed, codes = end["failed"], end["codes"]
     if end["hung"] and all(reason["victim"] for reason in failed.values()):
         return hung(end, ranks, timeout, script)
-    order = sorted(failed, key=lambda rank: place(failed[rank]))
+    order = sorted(failed, key=lambda rank: urgency(failed[rank]))
     if end["silent"] and all(reason["victim"] for reason in failed.values()):
         return gone(end["silent"][0], codes[end["silent"][0]])
     if not order:
@@ -83,7 +89,7 @@ def explain(end: dict, ranks: int, timeout: float, script: Path) -> RankFailed |
     return error
 
 
-def place(reason: dict) -> tuple[bool, bool, float]:
+def urgency(reason: dict) -> tuple[bool, bool, float]:
     """Return what sorts failures, the first cause first, then who waited in vain.
 
     A rank whose call timed out closes its connections: whoever loses them comes later.

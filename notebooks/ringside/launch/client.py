@@ -73,7 +73,7 @@ class Server:
                 with suppress(ValueError):  # half a line, its last
                     self.answers.put(json.loads(line))
         if self.process.wait():  # it is gone, perhaps without having tidied up
-            sweep(self.folder)
+            end_all_in(self.folder)
         with suppress(OSError):
             self.said = self.log.read_text(errors="replace")[-2000:]
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -142,11 +142,11 @@ class Server:
                 self.process.kill()
                 code = self.process.wait()
             if code:
-                sweep(self.folder)
+                end_all_in(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def sweep(folder: str) -> None:
+def end_all_in(folder: str) -> None:
     """End all that has its temporary files in a folder, as a supervisor's ranks do.
 
     When a supervisor is killed, so are its ranks, but not what ranks have started, such

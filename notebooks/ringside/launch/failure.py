@@ -30,7 +30,7 @@ class Interrupted(Brief, KeyboardInterrupt):
 
 
 class RankFailed(RuntimeError):
-    """A run that did not end well; the message names the rank that failed first."""
+    """A run that did not end well; the message names the rank whose fault it was."""
 
     details: str = ""
     log: Path | None = None

@@ -80,7 +80,7 @@ def run(script: str, args: list[str], folder: str, parent: int) -> None:
 
 
 def fail(error: BaseException, script: str, place: Path) -> None:
-    """Write down the reason, print it, and end this process at once."""
+    """Write down the reason, print it, and end this process, unless it left with 0."""
     told = traceback.TracebackException.from_exception(error)
     own = [i for i, frame in enumerate(told.stack) if frame.filename == script]
     told.stack = traceback.StackSummary.from_list(

@@ -45,10 +45,15 @@ def start(request: dict, watch: Watch) -> tuple[dict[int, int], str | None]:
     if not watch.notes("pid"):
         last = told.strip().rpartition("\n")[2]
         return {}, f"torchrun ended with exit code {code}: {last}"
-    codes = {int(rank): int(exit) for rank, exit in FAILURE.findall(told)}
+    codes = exit_codes(told)
     if not codes:  # it was killed, and its ranks with it
         codes = dict.fromkeys(set(range(ranks)) - set(watch.notes("done")), code)
     return codes, None
+
+
+def exit_codes(report: str) -> dict[int, int]:
+    """Return exit codes of ranks that failed; the root cause, told last, is first."""
+    return {int(rank): int(code) for rank, code in reversed(FAILURE.findall(report))}
 
 
 def follow(agent: subprocess.Popen, request: dict, watch: Watch) -> None:
