@@ -1,7 +1,7 @@
 """Tells measured steps as a race, as timeline.py draws it.
 
-A lane is a method, and a bar a step. Bars are as long as the median step took. Steps and samples are counted until the same
-moment in all lanes.
+A lane is a method. Its bars are as long as its median step took. Steps and samples are
+counted until the same moment in all lanes.
 """
 
 import statistics
