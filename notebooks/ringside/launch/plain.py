@@ -82,6 +82,7 @@ def be_torchrun(parent: str, folder: str, ranks: str, script: str, *args: str) -
     """Be the plain command, for as long as the supervisor lives."""
     in_rank.die_with(int(parent))
     sys.path[0] = ""  # as after python -m
+    in_rank.import_all("torch.distributed.launcher.api")
     words = [in_rank.__file__, f"{os.getpid()}", folder, script, *args]
     words = [word.replace("$", "$$") for word in words]  # torch fills in templates
     sys.argv = ["torchrun", *meeting(), "--nproc-per-node", ranks, *words]
