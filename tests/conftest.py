@@ -9,6 +9,7 @@ for room in ("notebooks", "scripts"):
     sys.path.insert(0, str(Path(__file__).parents[1] / room))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+gc.disable()  # until all is collected: it would go through thousands of tests
 LONG = """
 test_launch test_scripts test_browser test_plain 40_horovod 34_elastic test_neighbours
 33_when_it_breaks 30_launchers 31_two_nodes 32_slurm test_04 05_dp_vs_ddp test_train
@@ -22,4 +23,5 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    gc.freeze()  # or each collection of garbage goes through thousands of tests
+    gc.freeze()  # nor through them later
+    gc.enable()
