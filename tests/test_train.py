@@ -368,6 +368,11 @@ def as_one_process(run):
     )
 
 
+def changed(faults):
+    """Return a name for each fault: what the line is turned into."""
+    return [new.split("\n")[0].strip() or f"no {old.strip()}" for old, new in faults]
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_any_number_of_ranks_takes_the_steps_of_one_process(ranks, steps):
     """Of the adder: BatchNorm and dropout make other steps on other numbers of ranks.
@@ -434,19 +439,21 @@ def test_testing_leaves_the_dice_of_the_ranks_alone(own, resumed):
     assert same_end(resumed[1], own[0])
 
 
-@pytest.mark.parametrize("place", range(len(STEPS)))
+@pytest.mark.parametrize("place", range(len(STEPS)), ids=changed(STEPS))
 def test_a_fault_in_a_step_makes_it_another_step(place, steps):
     assert not as_one_process(steps[2][2 + place])
 
 
-@pytest.mark.parametrize("place", range(len(WORKERS + RANKS)))
+@pytest.mark.parametrize(
+    "place", range(len(WORKERS + RANKS)), ids=changed(WORKERS + RANKS)
+)
 def test_a_fault_in_dice_or_evaluation_is_found(place, faulty):
     of_dice = "SEED" in (WORKERS + RANKS)[place][0]
     assert dice_are_new(faulty[place]) is not of_dice
     assert is_what_was_tested(faulty[place]) is of_dice
 
 
-@pytest.mark.parametrize("place", range(len(RESUMED)))
+@pytest.mark.parametrize("place", range(len(RESUMED)), ids=changed(RESUMED))
 def test_what_is_forgotten_makes_it_another_run(place, own, resumed):
     assert not same_end(resumed[2 + place], own[3])
 
