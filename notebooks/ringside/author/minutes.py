@@ -27,7 +27,7 @@ def minutes(cells: list) -> dict[str, int]:
             if part.startswith("Exercise"):
                 found[part] = 8 if "def " in source else 5
             continue
-        for section in re.split(r"(?m)^(?=## )", source):
+        for section in re.split(r"(?m)^(?=## )", LABEL.sub("", source)):
             if section.startswith("## "):
                 apart = re.match(APART, section)
                 part = apart[1] if apart else "main road"
