@@ -499,11 +499,12 @@ def test_a_new_lesson_with_a_wrong_name_is_refused_in_one_line(
     assert "\n" not in refused.value.code and [*tmp_path.iterdir()] == []
 
 
-def test_a_new_lesson_writes_over_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["tests/test_36.py", "notebooks/36_a_new_thing.ipynb"])
+def test_a_new_lesson_writes_over_nothing(name, tmp_path, monkeypatch):
     monkeypatch.setattr(new_lesson, "ROOT", tmp_path)
-    (tmp_path / "tests").mkdir()
-    (own := tmp_path / "tests" / "test_36.py").write_text("mine")
-    with pytest.raises(SystemExit, match="^tests/test_36.py is there already"):
+    (own := tmp_path / name).parent.mkdir()
+    own.write_text("mine")
+    with pytest.raises(SystemExit, match=f"^{name} is there already"):
         new_lesson.new("36_a_new_thing")
     assert own.read_text() == "mine" and [*tmp_path.iterdir()] == [own.parent]
 

@@ -34,6 +34,7 @@ def code(text, outputs=()):
             ],
             1,
         ),
+        ([md("word " * 90 + "**Main road 38 minutes** · side roads 24 " * 40)], 1),
         ([code("x = 1\n\n" * 12)], 2),
         ([code("x = 1\n" * 6, FIGURE)], 2),
         ([code("mb_with_4, mb_with_400 = ..., ...")], 1),

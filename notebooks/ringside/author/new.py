@@ -138,7 +138,8 @@ def new(stem: str) -> None:
         helper / "check" / f"lesson_{number}.py": CHECKER,
         ROOT / "tests" / f"test_{number}.py": TEST,
     }
-    if there := [path for path in files if path.exists()]:
+    page_path = ROOT / "notebooks" / f"{stem}.ipynb"
+    if there := [path for path in (*files, page_path) if path.exists()]:
         sys.exit(f"{there[0].relative_to(ROOT)} is there already: name it otherwise")
     for path, text in files.items():
         path.write_text(text.format(**fields), "utf-8")
@@ -159,7 +160,7 @@ def new(stem: str) -> None:
     page = new_notebook(cells=cells)
     for at, cell in enumerate(page.cells):
         cell["id"] = f"cell-{at}"
-    nbformat.write(page, ROOT / "notebooks" / f"{stem}.ipynb")
+    nbformat.write(page, page_path)
 
     # Its row stands on the map where its number belongs.
     rows = [
