@@ -100,7 +100,7 @@ def test_a_recording_has_every_layer_and_every_message(method, tmp_path):
         assert over < waits["end"] and waits["kind"] == "wait"
         if method in ("each", "flat"):
             assert min(event["begin"] for event in messages) >= over
-        elif method != "buckets":  # those could begin late on a busy machine
+        elif method == "hooks":  # the others' could begin late on a busy machine
             assert min(event["begin"] for event in messages) < over
         stops = [event for event in mine if event["what"] == "stops"]
         assert len(stops) == (12 if method == "hooks" else 0)
