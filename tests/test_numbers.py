@@ -74,7 +74,7 @@ def the_race():
 def the_sweep():
     """Times of a step by its samples, as the page's cell has printed them."""
     row = r"(\d+) samples: alone +(\S+) ms, sending +(\S+), lost +(\S+), (\S+)"
-    rows = re.findall(row, printed(SPEED, "run = torchrun(will_it_pay"))
+    rows = re.findall(row, printed(SPEED, "run = torchrun(will_it_pay, [16"))
     sizes, alone, sent, lost, speed = zip(*(map(float, each) for each in rows))
     assert sizes == (16, 32, 64, 128)
     pays = next(number for number, times in enumerate(speed) if times >= 1)
@@ -93,6 +93,24 @@ def the_sweep():
         "eightfold": f"{alone[-1] / alone[0]:.1f}",
         "each_sample": f"{each}",
         "by_line": f"{16 + (loss - alone[0]) / each:.0f}",
+    }
+
+
+def the_adder():
+    """What the first station's network computes and sends: size, and printed times."""
+    weights = runpy.run_path(str(SCRIPTS / "train_alone.py"))["Adder"](32).parameters()
+    numel = sum(weight.numel() for weight in weights)
+    row = r"(\d+) samples: alone +(\S+) ms, .*, (\S+) times"
+    rows = re.findall(row, printed(SPEED, 'def mine(samples):\n    """Return the net'))
+    found = {samples: (alone, times) for samples, alone, times in rows}
+    mb, alone = numel * 4 / 1e6, found["240"][0]
+    return {
+        "adder_weights": f"{numel:,}",
+        "adder_mb": f"{mb:.3f}",
+        "adder_price": f"{mb * float(the_race()['price']):.1f}",
+        "adder_15": found["15"][1],
+        "adder_240": alone,
+        "adder_work": f"{float(alone) / mb:.0f}",
     }
 
 
@@ -257,7 +275,7 @@ def ceilings():
 
 
 NUMBERS = {
-    SPEED: [the_race, the_sweep, the_messages, the_tables],
+    SPEED: [the_race, the_sweep, the_adder, the_messages, the_tables],
     HOW_FAST: [four_ranks, eight_ranks, of_torchs_time],
     "21_evaluation": [two_losses],
     "34_elastic": [lost_ranks],

@@ -230,8 +230,9 @@ def test_fresh_ranks_tell_of_an_import_that_keeps_the_group(fresh, tmp_path):
     lines = ["import torch.distributed as dist", "dist.init_process_group('gloo')"]
     lines += ["import torch.distributed.nn", "dist.destroy_process_group()"]
     (tmp_path / "late.py").write_text("\n".join(lines))
-    fresh(tmp_path, tmp_path / "late.py")
-    assert "gloo" in (tmp_path / "rank0").read_text()
+    codes = fresh(tmp_path, tmp_path / "late.py")
+    said = [(tmp_path / f"stderr{rank}").read_text() for rank in (0, 1)]
+    assert "gloo" in (tmp_path / "rank0").read_text(), (codes, said)
 
 
 def test_the_command_that_is_shown_works():
