@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import nbformat
@@ -301,6 +302,16 @@ def test_no_prose_says_the_number_of_a_page():
     number = re.compile(r"(?i)\blessons?[ \n]+(?:#[ \n]*)?\d\d[a-z]?\b")
     told = {path.name: number.findall(path.read_text("utf-8")) for path in written()}
     assert {name: found for name, found in told.items() if found} == {}
+
+
+def test_a_heading_is_of_one_page():
+    """Pages do not come out alike; what each page has is called the same on all."""
+    on_all = r"Exercise \d|Side road|Sandbox|You will read|What you write on Monday"
+    found = Counter()
+    for path in NOTEBOOKS:
+        found.update(re.findall(r"(?m)^## (.+)", "\n".join(cells(path, "markdown"))))
+    twice = [heading for heading, pages in found.items() if pages > 1]
+    assert [heading for heading in twice if not re.match(on_all, heading)] == []
 
 
 def test_a_link_to_a_page_has_its_short_name():
