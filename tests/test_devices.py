@@ -64,7 +64,9 @@ def test_a_station_has_one_cell_for_all_devices(stem):
     """nbval does not compare what it prints, and the next cell looks at the run."""
     cells = json.loads((NOTEBOOKS / f"{stem}.ipynb").read_text("utf-8"))["cells"]
     sources = ["".join(cell["source"]) for cell in cells]
-    call = re.compile(rf'run = torchrun\("{stem}"(, "--\w+", \d+)*(, timeout=\d+)?\)')
+    call = re.compile(
+        rf'run = torchrun\("{stem}"(, "--[\w-]+", [\d._]+)*(, timeout=\d+)?\)'
+    )
     [at] = [place for place, source in enumerate(sources) if call.fullmatch(source)]
     assert cells[at]["metadata"]["tags"] == ["nbval-ignore-output"]
     assert sources[at + 1] == "check.all_devices(run)"
