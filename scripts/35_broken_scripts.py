@@ -54,11 +54,12 @@ def in_one(tensors):
     return torch.cat([t.detach().cpu().flatten() for t in tensors if t is not None])
 
 
-def doctor(model, optimizer, sampler, loss_of, log, x):
+def doctor(model, optimizer, sampler, loss_of, log, samples):
     """Take a step; return which parts agree with one process that has all samples."""
     # A plain copy plays one process. It has the same weights, and gets all samples.
-    alone, mine = copy.deepcopy(model.module), list(sampler)
-    whole, loss = loss_of(alone, x), loss_of(model, x[mine])
+    alone = copy.deepcopy(model.module)
+    everybody, mine = list(range(samples)), list(sampler)
+    whole, loss = loss_of(alone, everybody), loss_of(model, mine)
     # In this backward DDP averages the gradients of all ranks.
     torch.autograd.backward([whole, loss])
     grad, truth = (in_one(p.grad for p in m.parameters()) for m in (model, alone))
@@ -69,12 +70,10 @@ def doctor(model, optimizer, sampler, loss_of, log, x):
     own = mine, log(loss), grad, in_one(model.parameters())
     dist.all_gather_object(gathered, own)
     reads, losses, grads, weights = zip(*gathered)
-
-    # The first check that fails is nearest to the cause.
     return {
-        "samples": sorted(sum(reads, [])) == list(range(len(x))),
-        "gradients": all(torch.allclose(grad, truth) for grad in grads),
-        "loss": math.isclose(losses[0], whole.item(), rel_tol=1e-5),
+        "samples": sorted(sum(reads, [])) == everybody,
+        "gradients": all((g - truth).norm() <= truth.norm() / 1000 for g in grads),
+        "loss": math.isclose(losses[0], whole.item(), rel_tol=1e-3),
         "weights": all(torch.equal(weight, weights[0]) for weight in weights),
     }
 
@@ -93,25 +92,26 @@ def examine(fault, rank, world_size):
 
     # The healthy training. It begins at weight 1, because at 0 each loss would be 0.
     model = DistributedDataParallel(make(1.0))
-    of = loss_of
-    log = mean_of
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
-    # The inner module's forward goes around DDP, and no all-reduce begins.
-    if fault == "around DDP":
-        of = lambda model, x: loss_of(getattr(model, "module", model), x)  # noqa: E731
-    # Each rank divides by the number of all samples. DDP then divides by the ranks.
-    if fault == "divided twice":
-        of = lambda model, mine: -model(mine).sum() / len(x)  # noqa: E731
-    # Each rank's own loss is logged, and no mean is made.
-    if fault == "rank-0 loss":
-        log = torch.Tensor.item
+
+    def own_loss(model, mine):
+        # The inner module's forward goes around DDP, and no all-reduce begins.
+        if fault == "around DDP":
+            model = getattr(model, "module", model)
+        # Each rank divides by the number of all samples. DDP then divides by the ranks.
+        if fault == "divided twice":
+            return -model(x[mine]).sum() / len(x)
+        return loss_of(model, x[mine])
+
+    # The healthy training logs the mean of all losses; here each rank logs its own.
+    log = torch.Tensor.item if fault == "rank-0 loss" else mean_of
     # DDP sends rank 0's weights and buffers to all, but not its optimizer.
     if fault == "rank-0 momentum" and rank == 0:
         for weight in model.parameters():
             optimizer.state[weight]["momentum_buffer"] = torch.ones_like(weight)
 
     sampler = DistributedSampler(x, shuffle=False)
-    return doctor(model, optimizer, sampler, of, log, x)
+    return doctor(model, optimizer, sampler, own_loss, log, len(x))
 
 
 @errors.record  # torchrun hears of an exception in here

@@ -15,6 +15,7 @@ import json
 import os
 import runpy
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -24,8 +25,11 @@ import torch  # noqa: E402, F401 the ranks have it from here
 
 def threads() -> str:
     """Return the names of the threads of this process."""
-    tasks = Path("/proc/self/task").glob("*/comm")
-    return str(sorted(path.read_text().strip() for path in tasks))
+    names = []
+    for path in Path("/proc/self/task").glob("*/comm"):
+        with suppress(OSError):  # a thread that has ended since it was listed
+            names.append(path.read_text().strip())
+    return str(sorted(names))
 
 
 def become(rank: int, port: int, folder: Path, words: list[str]) -> None:

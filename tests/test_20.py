@@ -3,7 +3,9 @@
 import ast
 import re
 import runpy
+import sys
 from contextlib import nullcontext
+from copy import deepcopy
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -373,6 +375,39 @@ def test_what_the_page_says_of_a_loss_over_all_ranks():
     rows = table.split("\n\n")[0].splitlines()
     assert [row.split("|")[2].strip() for row in rows] == run.lines[0]
     assert run.lines[0][-1] == "8.0", "the square of the mean, (1 + 3) / 2, and 2 × it"
+
+
+def of_images(rank, world_size, text, script):
+    """Hold a net with joined layers, as a fold gives it, against one process."""
+    sys.path.append(str(Path(script).parent))
+    kinds = runpy.run_path(script)
+    exec(text, names := {"nn": nn, "JoinedNorm": kinds["JoinedNorm"]})
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 4, 3), nn.Sequential(nn.BatchNorm2d(4), nn.ReLU())
+    alone = nn.Sequential(*layers, nn.Conv2d(4, 2, 3), nn.BatchNorm2d(2))
+    whole, sizes = torch.randn(3 + 2 * world_size, 3, 7, 7), [5, 2]
+    alone(whole + 1)  # so that there are running statistics to take over
+    joined = deepcopy(alone)
+    names["join_all"](joined)
+    assert [type(m).__name__ for m in joined.modules()].count("JoinedNorm2d") == 2
+    assert [*joined.state_dict()] == [*alone.state_dict()]
+    model = DistributedDataParallel(joined)
+    (alone(whole) ** 3).sum().backward()
+    (model(whole.split(sizes)[rank]) ** 3).sum().backward()
+    for (name, got), due in zip(joined.named_parameters(), alone.parameters()):
+        torch.testing.assert_close(
+            world_size * got.grad, due.grad, rtol=1e-3, atol=1e-3, msg=name
+        )
+    for got, due in zip(joined.buffers(), alone.buffers()):
+        if got.is_floating_point():
+            torch.testing.assert_close(got, due, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(joined.eval()(whole), alone.eval()(whole))
+
+
+def test_a_net_for_images_can_be_joined():
+    script = str(ROOT / "scripts" / f"{NORM}.py")
+    words = quoted(NORM, "def join_all"), script
+    assert torchrun(of_images, *words, ranks=2, quiet=True).exit_codes == {0: 0, 1: 0}
 
 
 def in_pieces(rank, world_size):

@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
-from lesson import changed, functions_of
+from lesson import changed, functions_of, quoted
 from ringside import RankFailed, check, load, simulate, still, torchrun
 
 STEM = "41_parameter_server"
@@ -82,9 +82,53 @@ def test_the_server_trains_as_all_reduce_does(cells, tmp_path):
     (tmp_path / "script.py").write_text(head + "\n".join(parts) + ALL_REDUCE)
     runs = torchrun(tmp_path / "script.py", ranks=3, quiet=True, env=CPU).lines
     server = torchrun(cells.with_server, ranks=4, quiet=True, env=CPU).lines
-    found, right = (torch.tensor(json.loads(r[0][0])).double() for r in (server, runs))
+    numbers = (json.loads(lines[0][0]) for lines in (server, runs))
+    found, right = (torch.tensor(n, dtype=torch.float64) for n in numbers)
     torch.testing.assert_close(found, right, rtol=0, atol=1e-12)
     assert found.abs().max() > 0.1
+
+
+NETWORK = """
+torch.manual_seed(0)
+layers = torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)
+model = torch.nn.Sequential(*layers).double()
+
+
+def slope(weights, x, y):
+    return gradient_of(model, weights, x, y[:, None])
+
+"""
+
+
+def test_the_weights_may_be_those_of_a_network(cells, tmp_path):
+    """As a fold says: with one worker, twenty steps are those of plain SGD."""
+    parts = [inspect.getsource(f) for f in (cells.share, cells.Server, cells.work)]
+    lead = inspect.getsource(cells.lead)
+    for old, new in (
+        ("torch.zeros(4, dtype=torch.float64)", "weights_of(model)"),
+        ("local_value().version", "local_value().weights.tolist()"),
+    ):
+        assert lead.count(old) == 1
+        lead = lead.replace(old, new)
+    head = "import signal, threading, time, torch, torch.distributed as dist\n"
+    head += "from torch.distributed import rpc"
+    main = "dist.init_process_group('gloo')\nlead(dist.get_rank(), 2, [1])\n"
+    main += "dist.destroy_process_group()"
+    parts = [head, *parts, quoted(STEM, "def gradient_of"), NETWORK, lead, main]
+    (tmp_path / "script.py").write_text("\n\n".join(parts))
+    run = torchrun(tmp_path / "script.py", ranks=2, quiet=True, env=CPU)
+    exec(NETWORK, names := {"torch": torch})
+    model, (x, y) = names["model"], cells.share(0, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    before = torch.cat([w.detach().flatten() for w in model.parameters()])
+    for _ in range(20):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y[:, None]).backward()
+        optimizer.step()
+    after = torch.cat([w.detach().flatten() for w in model.parameters()])
+    found = torch.tensor(json.loads(run.lines[0][-1]), dtype=torch.float64)
+    torch.testing.assert_close(found, after, rtol=0, atol=1e-12)
+    assert (after - before).abs().max() > 0.1
 
 
 def test_the_server_goes_on_with_the_last_worker(cells):

@@ -183,24 +183,29 @@ def would_start(text: str, spawned: int = 1) -> None:
 
 
 @asks(
-    "4, 1 and 4: a task each, one without srun, and two agents too many",
-    with_srun=(4, "the first: 2 nodes x 2 tasks are not {} processes"),
+    "12, 1 and 9: a task each, one without srun, and three agents of twelve meet",
+    with_srun=(
+        12,
+        "the first: 3 nodes x 4 tasks are not {} processes",
+        {3: "the first: a node has 4 tasks, and srun starts the line in each"},
+    ),
     without_srun=(
         1,
         "the second: not {}; one bash runs the file",
-        {4: "the second: who multiplies the line, if there is no srun?"},
+        {12: "the second: who multiplies the line, if there is no srun?"},
     ),
-    agents=(
-        4,
-        "the third: not {}; each task of srun is one agent",
+    left_out=(
+        9,
+        "the third: not {}; each of 12 tasks is an agent, and 3 are expected",
         {
-            2: "the third: torchrun expects 2 of them; how many does srun start?",
-            8: "the third: 8 would be ranks, if each agent found a place",
+            0: "the third: srun starts an agent in each task; how many meet?",
+            3: "the third: 3 are those that meet; how many does srun start?",
+            12: "the third: 12 are all of them, and some find a place",
         },
     ),
 )
-def three_files(with_srun: int, without_srun: int, agents: int):
-    """Check how many processes two files start, and how many agents a third."""
+def three_files(with_srun: int, without_srun: int, left_out: int):
+    """Check how many processes two files start, and which agents of a third wait."""
 
 
 @says("12 ranks, 4 on each of 3 nodes, and all meet on the first")
