@@ -120,6 +120,9 @@ def kernels() -> None:
         tell(f"2 kernel: {how}", 10, 5, lambda _, h=how: t.end_kernel(kernel, h))
     for how in ("SIGKILL", "SIGTERM"):
         tell(f"3 kernel: {how}", 10, 5, lambda _, h=how: t.end_kernel(kernel, h))
+    for how in ("SIGKILL", "shut down", "shut down now"):
+        name = f"3 kernel, while a supervisor starts: {how}"
+        tell(name, 10, 5, lambda _, h=how: t.end_early(kernel, h, random.random() * 3))
     tell("3 Jupyter server: SIGKILL", 10, 5, lose_server)
     for how, most in (("SIGKILL", 5), ("SIGSTOP", 10)):
         name = f"4 supervisor: {how}"

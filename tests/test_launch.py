@@ -288,6 +288,30 @@ def end_kernel(kernel: Kernel, how: str) -> float:
     return seconds
 
 
+def end_early(kernel: Kernel, how: str, moment: float) -> float:
+    """Return the seconds to clean up after a kernel that ends soon after an import."""
+    kernel.start()
+    kernel.manager.restart_kernel(now=True)
+    kernel.client.stop_channels()
+    kernel.client = kernel.manager.blocking_client()
+    kernel.client.start_channels()
+    kernel.client.wait_for_ready(timeout=60)
+    kernel.send("from ringside import torchrun")
+    assert kernel.reply()["status"] == "ok"
+    pid = kernel.manager.provisioner.pid
+    assert len(psutil.Process(pid).children()) == 1, "the import starts a supervisor"
+    time.sleep(moment)
+    begin = time.monotonic()
+    if how == "SIGKILL":
+        os.kill(pid, signal.SIGKILL)
+    else:
+        kernel.manager.shutdown_kernel(now=how.endswith("now"))
+    seconds = kernel.place.until_gone(begin=begin)
+    kernel.client.stop_channels()
+    kernel.manager.shutdown_kernel(now=True)
+    return seconds
+
+
 def interrupt_at(kernel: Kernel, moment: float, idle: bool = True) -> float:
     """Return the seconds to clean up after an interrupt so long after a cell began."""
     kernel.start()
@@ -357,6 +381,17 @@ def test_a_lost_supervisor_leaves_nothing(kernel, how):
 @pytest.mark.parametrize("how", ["restart", "shut down now", "SIGKILL"])
 def test_the_end_of_a_kernel_leaves_nothing(kernel, how):
     assert end_kernel(kernel, how) < GRACE  # when it would turn impolite
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "shut down"])
+def test_a_kernel_that_ends_while_its_supervisor_starts_leaves_nothing(kernel, how):
+    assert end_early(kernel, how, 0.3) < GRACE
+
+
+def test_an_import_starts_nothing_where_no_page_runs():
+    code = "import IPython, psutil, ringside.launch\n"
+    code += "assert not psutil.Process().children()"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT / "notebooks", check=True)
 
 
 @pytest.fixture(scope="module")
@@ -616,7 +651,8 @@ def test_the_first_launch_speaks_at_once(monkeypatch, capsys):
         raise RuntimeError
 
     monkeypatch.setattr(client, "_server", None)
-    monkeypatch.setattr(client, "Server", start)
+    began = SimpleNamespace(ready=False, wait=start)
+    monkeypatch.setattr(client, "Server", lambda: began)
     with pytest.raises(RuntimeError):
         torchrun("03_ring_all_reduce", ranks=2)
     command, word = said[0].split("\n")

@@ -267,6 +267,7 @@ def test_whatever_a_fast_start_lacks_there_is_a_plain_one(tmp_path, monkeypatch,
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(tempfile, "tempdir", str(place.temp))
     server = client.Server()
+    server.wait()
     assert TAKEN[what][2] in server.slow
     assert "\n" not in server.slow
     server.close()

@@ -51,6 +51,7 @@ def execute(path: Path, measured: bool = False) -> None:
     client = NotebookClient(
         new,
         kernel_name="python3",
+        extra_arguments=["--log-level=ERROR"],  # it warns that it listens on loopback
         timeout=600,
         record_timing=False,
         coalesce_streams=True,

@@ -2,8 +2,9 @@
 
 run.py          torchrun() refuses what can't run, sends an order, shows lines; then it
                 reads the recording, a file in which rank 0 has gathered all events
-client.py       the kernel's end of the pipe: server() starts a supervisor once, with
-                variables that mislead no rank; ask() sends an order, gives events
+client.py       the kernel's end of the pipe: a supervisor is started once, as soon as
+                a notebook imports this, with variables that mislead no rank; server()
+                waits until it is there, ask() sends an order and gives events
 supervisor.py   a process of its own: serve() imports torch, and makes a copy of the
                 process, the fork server; then it takes orders, and launch() sees one
                 through; it ends all ranks if the pipe closes
@@ -26,6 +27,13 @@ plain.py        start(), if ranks can't be copies: `python -m torch.distributed.
 failure.py      the errors that a cell shows, and the logs of failed runs
 """
 
+import sys
+
+from .client import start_early
 from .failure import RankFailed, RankTimeout
 from .run import Run, torchrun
 from .script import script_of
+
+jupyter = sys.modules.get("IPython")
+if jupyter and hasattr(jupyter.get_ipython(), "kernel"):  # nowhere else does an import
+    start_early()  # start anything

@@ -41,6 +41,7 @@ class Server:
             base = "/tmp"
         self.folder = tempfile.mkdtemp(prefix="rs-", dir=base)
         self.pid, self.process = os.getpid(), None
+        self.ready, self.slow = False, None  # why not the fast way, if that is so
         self.log = Path(self.folder, "supervisor.log")
         self.answers, self.said = queue.SimpleQueue(), ""
         try:
@@ -62,9 +63,17 @@ class Server:
                 )
             threading.Thread(target=self._listen, daemon=True).start()
             atexit.register(self.close)
-            self.slow = self._answer(PATIENCE)["slow"]  # why not the fast way, or None
         except BaseException:
-            self.close(0)
+            self.close()
+            raise
+
+    def wait(self) -> None:
+        """Wait until it takes orders; end it if that is not to be."""
+        try:
+            self.slow = self._answer(PATIENCE)["slow"]
+            self.ready = True
+        except BaseException:
+            self.close()
             raise
 
     def _listen(self) -> None:
@@ -133,6 +142,7 @@ class Server:
         if os.getpid() != self.pid:
             return
         atexit.unregister(self.close)
+        grace = grace if self.ready else 0  # without ranks, there is nothing to end
         if self.process:
             with suppress(OSError):
                 self.process.stdin.close()
@@ -175,9 +185,18 @@ def server(quiet: bool = True) -> Iterator[Server]:
         if _server is None or _server.process.poll() is not None:
             if _server:
                 _server.close(0)
+            _server = Server()
+        if not _server.ready:
             with nullcontext() if quiet else passing("torch is loaded, this once ..."):
-                _server = Server()
+                _server.wait()
         yield _server
+
+
+def start_early() -> None:
+    """Start the supervisor, which takes seconds; whoever wants it first waits less."""
+    global _server
+    with _lock, suppress(OSError):  # the first run will say what is wrong
+        _server = _server or Server()
 
 
 @contextmanager

@@ -44,6 +44,7 @@ class Supervisor:
     def __init__(self, workdir: str):
         self.requests: queue.SimpleQueue[dict | None] = queue.SimpleQueue()
         self.busy, self.unwanted = threading.Event(), threading.Event()
+        self.ready = threading.Event()
         self.workdir = tempfile.tempdir = workdir
         self.slow: str | None = None  # why ranks can't be copies, if they can't
         self.events = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
@@ -115,7 +116,8 @@ class Supervisor:
                 self.requests.put(order)
         self.requests.put(None)
         self.end_run()
-        time.sleep(GRACE + 1)
+        if self.ready.is_set():  # until then there are no ranks that take their time
+            time.sleep(GRACE + 1)
         sweep(set())
         shutil.rmtree(self.workdir, ignore_errors=True)
         os._exit(1)
@@ -134,6 +136,7 @@ class Supervisor:
         except Exception as error:  # whatever it is, there is another way
             self.slow = in_words(error)
             sweep(set())
+        self.ready.set()
         self.tell(ready=True, slow=self.slow)
         while request := self.requests.get():
             if "stop" in request:
