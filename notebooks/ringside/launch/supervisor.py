@@ -90,7 +90,9 @@ class Supervisor:
                 logging.disable(logging.NOTSET)
                 os.environ.pop("RINGSIDE_SUPERVISOR")
                 in_rank.settle()
-                exec(words[-1])  # what Python would have been told to do
+                code = words.index("-c") + 1
+                sys.argv[1:] = words[code + 1 :]
+                exec(words[code])  # what Python would have been told to do
             except Exception:
                 traceback.print_exc()
             finally:
