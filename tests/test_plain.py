@@ -274,6 +274,36 @@ def test_whatever_a_fast_start_lacks_there_is_a_plain_one(tmp_path, monkeypatch,
     assert place.until_gone() < 5
 
 
+MORE_WORDS = """
+import multiprocessing.forkserver as forks
+from types import ModuleType
+class Util(ModuleType):
+    def __getattr__(self, name):
+        return getattr(real, name)
+    def spawnv_passfds(self, python, words, kept):
+        return real.spawnv_passfds(python, [*words, "a word"], kept)
+real, forks.util = forks.util, Util("util")
+"""
+
+
+def test_words_behind_the_code_of_a_fork_server_leave_the_fast_start(
+    tmp_path, monkeypatch
+):
+    """As Python has them from 3.14.4 on, where they are those of the supervisor."""
+    place = t.Place(tmp_path)
+    path = before_all(tmp_path / "path", (SUPERVISOR, MORE_WORDS))
+    for name, value in (place.own | {"PYTHONPATH": path}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(tempfile, "tempdir", str(place.temp))
+    server = client.Server()
+    server.wait()
+    supervisor = psutil.Process(server.process.pid)
+    copies = [p for p in supervisor.children() if p.cmdline() == supervisor.cmdline()]
+    assert len(copies) == 1 and server.slow is None, "torch was imported a second time"
+    server.close()
+    assert place.until_gone() < 5
+
+
 LEARNER = """
 import sys
 from ringside import torchrun
