@@ -34,6 +34,7 @@ from .failure import RankFailed, RankTimeout
 from .run import Run, torchrun
 from .script import script_of
 
+# In a page, the first run then waits less. Elsewhere an import starts nothing.
 jupyter = sys.modules.get("IPython")
-if jupyter and hasattr(jupyter.get_ipython(), "kernel"):  # nowhere else does an import
-    start_early()  # start anything
+if jupyter and hasattr(jupyter.get_ipython(), "kernel"):
+    start_early()

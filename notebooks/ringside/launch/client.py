@@ -41,7 +41,8 @@ class Server:
             base = "/tmp"
         self.folder = tempfile.mkdtemp(prefix="rs-", dir=base)
         self.pid, self.process = os.getpid(), None
-        self.ready, self.slow = False, None  # why not the fast way, if that is so
+        self.ready = False  # whether it takes orders
+        self.slow: str | None = None  # why not the fast way, if that is so
         self.log = Path(self.folder, "supervisor.log")
         self.answers, self.said = queue.SimpleQueue(), ""
         try:
@@ -195,7 +196,7 @@ def server(quiet: bool = True) -> Iterator[Server]:
 def start_early() -> None:
     """Start the supervisor, which takes seconds; whoever wants it first waits less."""
     global _server
-    with _lock, suppress(OSError):  # the first run will say what is wrong
+    with _lock, suppress(OSError, RuntimeError):  # the first run will say what is wrong
         _server = _server or Server()
 
 

@@ -90,7 +90,7 @@ class Supervisor:
                 logging.disable(logging.NOTSET)
                 os.environ.pop("RINGSIDE_SUPERVISOR")
                 in_rank.settle()
-                code = words.index("-c") + 1
+                code = words.index("-c") + 1  # from 3.14.4 on, arguments follow
                 sys.argv[1:] = words[code + 1 :]
                 exec(words[code])  # what Python would have been told to do
             except Exception:
