@@ -442,4 +442,4 @@ def test_frozen_weights_do_not_travel(frozen, said):
     run = torchrun(travels, frozen, ranks=2, quiet=True)
     assert run.lines == {0: [said], 1: [said]}
     cells = nbformat.read(ROOT / "notebooks" / f"{DDP}.ipynb", 4).cells
-    assert any(f" {said} bytes " in cell.source for cell in cells)
+    assert any(said in cell.source for cell in cells)

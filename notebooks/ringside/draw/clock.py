@@ -4,7 +4,7 @@ Style sheets do the moving: they obey a reader who asks for less motion, and a r
 whose program knows none of them sees the end of the run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 
 from .svg import n
 
@@ -27,6 +27,11 @@ def moments(
     begin = [0.0, *(START + number * step for number in range(steps))]
     total = begin[-1] + step * (steps > 0) + END
     return begin, [0.0, *(time + travel for time in begin[1:]), total], total
+
+
+def so_far(step: int, states: Sized, name: str) -> str:
+    """Return how many steps are done, and what the last one was: a picture's corner."""
+    return f"step {step} of {len(states) - 1} · {name}"
 
 
 def stretches(values: list) -> Iterator[tuple[int, int, object]]:

@@ -11,7 +11,7 @@ ranks, by their names; fresh, the names that are emptied when a step begins.
 from collections import defaultdict
 
 from .cards import dot, parcel, row, scenery
-from .clock import Clock, moments, stretches
+from .clock import Clock, moments, so_far, stretches
 from .flow_layout import CROWD, Layout
 from .svg import NEW, Stock, arrows, n, svg, words
 
@@ -61,7 +61,7 @@ def token(layout: Layout, step: int, send: tuple, part: float, style: str = "") 
 def caption(layout: Layout, step: int) -> tuple[str, str]:
     """Return the corner and the sentence for the state after some steps."""
     phase = layout.rows[step][0]["phase"]
-    corner = f"step {step} of {len(layout.rows) - 1} · {phase}" if step else phase
+    corner = so_far(step, layout.rows, phase) if step else phase
     return corner, layout.phases.get(phase, "")
 
 

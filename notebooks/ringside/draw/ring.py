@@ -6,7 +6,7 @@ Place is rank. Hue and slot are whose numbers. A full stack is a complete sum.
 from collections import defaultdict
 
 from ..recording import digit, table
-from .clock import Clock, moments, stretches
+from .clock import Clock, moments, so_far, stretches
 from .ring_layout import Layout
 from .svg import (
     BOLD,
@@ -137,7 +137,7 @@ def caption(rows: list[list[dict]], step: int) -> tuple[str, str]:
     renewed = any(row[0]["phase"] == "update" for row in rows[:step])
     known = {ranks: "renewed"} if renewed else {1: "half", ranks: "end"}
     sentence = SENTENCES[known.get(each, phase)]
-    return f"step {step} of {len(rows) - 1} · {phase}" if step else "start", sentence
+    return so_far(step, rows, phase) if step else "start", sentence
 
 
 def describe(events: list[dict], step: int) -> str:

@@ -6,14 +6,14 @@ step begins at one place and ends at another: (step, shapes, (x0, y0, x1, y1)).
 
 from collections.abc import Iterable
 
-from .clock import Clock, moments
+from .clock import Clock, moments, so_far
 from .svg import svg, words
 
 
 def caption(layout, step: int) -> tuple[str, str]:
     """Return the corner and the sentence for one step."""
     name = list(layout.phases)[step]
-    return f"step {step} of {len(layout.phases) - 1} · {name}", layout.phases[name]
+    return so_far(step, layout.phases, name), layout.phases[name]
 
 
 def frame(layout, step: int, told: str, parts: Iterable, scenery: str = "") -> str:

@@ -9,7 +9,7 @@ a line across the work is a mark. Arrows that share their time stand side by sid
 from collections import defaultdict
 
 from ..recording import Recording
-from .clock import Clock
+from .clock import Clock, so_far
 from .svg import HUES, INK, box, n, plain, svg, words
 from .timeline_layout import (
     LANE,
@@ -112,9 +112,7 @@ def caption(layout: Layout, events: list[dict], step: int) -> tuple[str, str]:
     names = list(layout.phases)
     if not names:
         return layout.title, layout.source
-    return f"step {step} of {len(names) - 1} · {names[step]}", layout.phases[
-        names[step]
-    ]
+    return so_far(step, names, names[step]), layout.phases[names[step]]
 
 
 def describe(events: list[dict], step: int) -> str:
