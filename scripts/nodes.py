@@ -76,7 +76,7 @@ def do(line: str, can_fail: bool = False) -> str:
     return done.stdout
 
 
-def up(owner: str = "self") -> None:
+def up(owner: str = "self") -> int | None:
     """Start both nodes; an owner is a process without which they may be replaced."""
     if (LIVE / SWITCH).exists():
         mark = do(f"ip -n {SWITCH} link", can_fail=True).partition("alias ")[2].split()
@@ -86,7 +86,10 @@ def up(owner: str = "self") -> None:
     down()
     if any((place / node).exists() for node in NODES for place in (LIVE, HOSTS)):
         sys.exit(f"{' or '.join(NODES)} is here, but nodes.py did not make it.")
-    do(f"ip netns add {SWITCH}")
+    try:
+        do(f"ip netns add {SWITCH}")
+    except SystemExit as refused:
+        return forbidden(refused)
     # What is half made is removed, also when this process is asked to end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
@@ -100,9 +103,20 @@ def up(owner: str = "self") -> None:
             for link in ("lo", "eth0"):
                 do(f"ip -n {node} link set {link} up")
         hosts("plain")
+    except SystemExit as refused:
+        down()
+        return forbidden(refused)
     except BaseException:
         down()
         raise
+
+
+def forbidden(refused: SystemExit) -> int:
+    """Say what failed, as it does in a container that lets root do little; return 2."""
+    if not isinstance(refused.code, str):  # somebody has ended this process
+        raise refused
+    print(f"Nodes can't be here: {refused.code}", file=sys.stderr)
+    return 2
 
 
 def need(node: str) -> str:

@@ -104,6 +104,25 @@ def test_a_wrong_word_is_told_in_one_sentence(able, words):
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who is told more")
+@pytest.mark.parametrize("refused", ["netns add", "link add"])
+def test_root_whom_a_container_forbids_nodes_gets_a_stand_in(
+    refused, tmp_path, monkeypatch, capsys
+):
+    """Docker's own containers do, and so do those of the notebook services."""
+    told = "Operation not permitted"
+    fake = tmp_path / "ip"
+    fake.write_text(
+        f'#!/bin/sh\ncase "$*" in *"{refused}"*) echo {told} >&2; exit 1;; esac'
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with two_nodes() as pair:
+        assert not pair.real
+    said = capsys.readouterr().out
+    assert told in said and nodes.ALONE in said and said.count("\n") == 1
+
+
 def test_down_ends_what_runs_and_what_refuses_to(traces):
     tool("up")
     stubborn = (
