@@ -191,7 +191,12 @@ class Kernel:
         how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         how |= {"env": self.place.env, "cwd": str(ROOT / "notebooks")}
         self.manager.start_kernel(**how)
-        self.connect()
+        try:
+            self.connect()
+        except RuntimeError:  # a port was taken meanwhile: see notebooks/conftest.py
+            self.manager.shutdown_kernel(now=True)
+            self.manager.start_kernel(**how)
+            self.connect()
 
     def connect(self) -> None:
         self.client = self.manager.blocking_client()
