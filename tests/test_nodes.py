@@ -109,7 +109,7 @@ def test_a_wrong_word_is_told_in_one_sentence(able, words):
 def test_root_whom_a_container_forbids_nodes_gets_a_stand_in(
     refused, tmp_path, monkeypatch, capsys
 ):
-    """Docker's own containers do, and so do those of the notebook services."""
+    """One with the usual rights, Docker's default, does; also later than at once."""
     told = "Operation not permitted"
     fake = tmp_path / "ip"
     fake.write_text(
