@@ -314,6 +314,13 @@ def test_a_heading_is_of_one_page():
     assert [heading for heading in twice if not re.match(on_all, heading)] == []
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_main_road_ends_in_words(path):
+    """Who stops before the exercises leaves with a sentence, not with a table."""
+    road_of_it, exercises, _ = "\n".join(cells(path, "markdown")).partition("## Exer")
+    assert exercises and road_of_it.rstrip().splitlines()[-1][0] not in "|<`-#"
+
+
 def test_a_link_to_a_page_has_its_short_name():
     pages = [*(ROOT / "notebooks").glob("*.ipynb"), ROOT / "README.md"]
     wrong = []
@@ -551,3 +558,5 @@ def test_no_door_is_left_open():
     for path in [*scripts, *HELPERS, *NOTEBOOKS]:
         source = path.read_text(encoding="utf-8").replace(shown, "", 1)
         assert [door for door in doors if door in source] == [], path.name
+        loads = re.findall(r"torch\.load\(.*", source)
+        assert [line for line in loads if "weights_only=True" not in line] == []

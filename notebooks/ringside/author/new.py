@@ -95,7 +95,11 @@ TOP = """# What is the question?
 Make somebody want the answer."""
 BET = """Before you run it, bet: four ranks add up 1, 2, 3 and 4. What has each of
 them in the end? Replace the `...`."""
-EXERCISE = "## Exercise 1: by hand\n\nWhat has each of four ranks in the end?"
+EXERCISE = """Say what the reader has now, and which question is left.
+
+## Exercise 1: by hand
+
+What has each of four ranks in the end?"""
 FOLDS = """<details><summary>Hint</summary>Begin with rank 0.</details>
 
 <details><summary>Solution</summary>`sum=10`</details>"""
