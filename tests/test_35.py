@@ -47,7 +47,6 @@ COPY = "    total = loss.detach().clone()\n"
 TEST = "        if rank == 0:\n            with torch.no_grad():\n"
 LOOP = "    for epoch in range(3):\n"
 MADE = "        sampler = DistributedSampler(data) if world_size > 1 else None\n"
-DEALT = "sampler = DistributedSampler(is_right, shuffle=False)"
 SHARE = "numbers(13)[rank::world_size]"
 SWALLOW = {
     "        loss_of(model, batch).backward()": "        try:\n"

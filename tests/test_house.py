@@ -315,10 +315,18 @@ def test_a_heading_is_of_one_page():
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_main_road_ends_in_words(path):
-    """Who stops before the exercises leaves with a sentence, not with a table."""
-    road_of_it, exercises, _ = "\n".join(cells(path, "markdown")).partition("## Exer")
-    assert exercises and road_of_it.rstrip().splitlines()[-1][0] not in "|<`-#"
+def test_a_main_road_ends_in_words_and_goes_on(path):
+    """Who stops before the exercises leaves with a sentence, and with the next page.
+
+    (The exercises of the first station and of the broken scripts are on the road.)
+    """
+    text = "\n\n".join(cells(path, "markdown"))
+    road_of_it = text.partition("\n## Exercise 1")[0].strip().split("\n\n")
+    onward = 1 if path.stem[:2] in ("00", "35") else 2
+    if onward == 2:
+        assert road_of_it.pop().startswith("**Next:**")
+        assert road_of_it[-1][0] not in "|<`-#"
+    assert text.count("**Next:**") == onward
 
 
 def test_a_link_to_a_page_has_its_short_name():

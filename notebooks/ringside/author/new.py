@@ -97,6 +97,8 @@ BET = """Before you run it, bet: four ranks add up 1, 2, 3 and 4. What has each 
 them in the end? Replace the `...`."""
 EXERCISE = """Say what the reader has now, and which question is left.
 
+**Next:** nothing yet
+
 ## Exercise 1: by hand
 
 What has each of four ranks in the end?"""

@@ -49,7 +49,7 @@ def sign(stem: str) -> str:
 
 
 def onward(stem: str) -> str:
-    """Return the last line of a page: where the road goes on, and what is asked."""
+    """Return the last line of a road: where it goes on, and what is asked there."""
     after = road.PAGES[road.STEMS.index(stem) + 1 :]
     if not after:
         return "**Next:** this was the last page. Where now? [The map](../README.md)."
@@ -132,8 +132,9 @@ def made() -> dict[Path, str]:
         else:
             first = page.cells[0]
             first.source = put(SIGN, sign(stem), first.source)
-            last = next(c for c in page.cells if re.search(NEXT, c.source))
-            last.source = put(NEXT, onward(stem), last.source)
+            # Where the main road ends, and where the page does.
+            for cell in (c for c in page.cells if re.search(NEXT, c.source)):
+                cell.source = put(NEXT, onward(stem), cell.source)
             first.source = LABEL.sub(label(page.cells), first.source)
         files[notebook(stem)] = nbformat.writes(page) + "\n"
     return files
