@@ -1,7 +1,12 @@
 """Tests two nodes: two nodes, and what their link costs. See also test_nodes.py."""
 
 import json
+import re
 import runpy
+import shlex
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +21,29 @@ STEM = "31_two_nodes"
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / f"{STEM}.py"))
 MEASURED = json.loads((ROOT / "figures" / f"{STEM}_measured.json").read_text())
+
+
+def test_two_terminals_are_two_nodes():
+    """What the page says to type into them, with a port of our own."""
+    page = (ROOT / "notebooks" / f"{STEM}.ipynb").read_text("utf-8")
+    lines = re.findall(r'"torchrun (--nnodes 2 --node-rank . .*\.py)\\n"', page)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = ["--master-port", f"{free.getsockname()[1]}"]
+    start = [sys.executable, "-m", "torch.distributed.run", *port]
+    how = {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    nodes = [
+        subprocess.Popen([*start, *shlex.split(line)], text=True, **how)
+        for line in lines
+    ]
+    try:
+        said, nothing = [node.communicate(timeout=120)[0] for node in nodes]
+    finally:
+        for node in nodes:
+            node.terminate()
+    assert [node.returncode for node in nodes] == [0, 0], said + nothing
+    rows = re.findall(r"(?m)^ +(\d) +(\d) +(\d)  ", said)
+    assert rows == [("0", "0", "0"), ("1", "0", "1"), ("2", "1", "0"), ("3", "1", "1")]
+    assert "\nok: 4 ranks" in said
 
 
 @pytest.mark.parametrize(
