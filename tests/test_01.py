@@ -97,7 +97,9 @@ def test_the_loop_for_monday_is_that_of_one_process(ranks, tmp_path):
 import gc, os
 import torch
 import torch.distributed as dist
+import torch.distributed.nn
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 {parts("X", "Y", "share", "train_together")}
 dist.init_process_group("gloo")
 train_together(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))

@@ -116,7 +116,15 @@ SEEDED = "torch.Generator().manual_seed({})"
 SAVED = "torch.save(state | {'step': step, 'dice': dice}, file)"
 LOADED = "state = torch.load(path, map_location='cpu', weights_only=True)"
 MONDAY = {
-    "01": ["dist.all_reduce(totals)", "weight.grad /= totals[1]"],
+    "01": [
+        "dist.all_reduce(totals)",
+        "weight.grad /= totals[1]",
+        (
+            "(loss * world_size).backward()",
+            "loss = losses.sum() * dist.get_world_size()",
+        ),
+        ("model = DistributedDataParallel(nn.Linear(1, 1))", DDP),
+    ],
     "02": [
         "sampler.set_epoch(epoch)",
         (
