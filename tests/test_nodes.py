@@ -42,7 +42,7 @@ def able():
     with nodes.alone():
         why = lack()
         if why:
-            pytest.skip(f"{why} (sudo apt-get install -y iproute2, and root)")
+            pytest.skip(why)
         yield
 
 
