@@ -358,15 +358,15 @@ def notebook(stem: str) -> Path:
     return ROOT / "notebooks" / f"{stem}.ipynb"
 
 
-def test_each_question_has_an_answer_and_each_lesson_answers_one():
-    page, _ = cells(ROOT / "notebooks" / "questions.ipynb", "markdown")
+def test_each_question_has_an_answer_in_a_lesson():
+    page, *_ = cells(ROOT / "notebooks" / "questions.ipynb", "markdown")
     rows = re.findall(r"(?m)^\| (.+\?) \| ([^|]+\.) \| (\[.+\]\(.+\)) \|$", page)
     heads = page.count("\n|---")
     assert len(rows) == page.count("\n| ") - heads > 50, "a row has another form"
     assert len({question for question, *_ in rows}) == len(rows)
     linked = [link for *_, links in rows for link in links.split(", ")]
     known = {road.link(stem) for stem in STEMS}
-    assert set(linked) == known, "a lesson that answers nothing, or is not there"
+    assert set(linked) <= known, "a lesson that is not there"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -509,7 +509,8 @@ def test_a_new_lesson_is_whole_and_runs(tmp_path):
     page = nbformat.read(tmp_path / its[0], 4)
     assert "before: [broken scripts]" in page.cells[0].source
     assert "your turn" in page.cells[-3].outputs[0].text
-    assert "[a new thing]" in (tmp_path / "README.md").read_text()
+    for name in ("README.md", "notebooks/teaching.ipynb", "notebooks/questions.ipynb"):
+        assert "[a new thing]" in (tmp_path / name).read_text(), name
     line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", its[-1]]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

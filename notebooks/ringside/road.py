@@ -12,6 +12,7 @@ class Page(NamedTuple):
     question: str  # its title
     rests_on: str  # numbers of the pages whose words it uses
     come_here: str  # if your script has ...
+    vote: list[str] = []  # on what, a wrong answer, where to talk
 
 
 def number(stem: str) -> str:

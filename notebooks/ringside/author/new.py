@@ -112,17 +112,17 @@ name = "{words}"
 question = "What is the question?"
 rests_on = "{before}"
 come_here = "something that this page is about"
+vote = ["what has each of them? **10**", "*4*: nobody has added", "nothing yet"]
 """
 LEFT = """
 {stem} is there, and runs. What is left:
-  ringside/road.toml               its question and its short name
+  ringside/road.toml               its question, its short name, a vote for teachers
   ../scripts/{stem}.py
                                    the lesson's main line; 80 to 150 lines
   {stem}.ipynb
                                    the page: the question pulls, the last screen pays
   ringside/check/lesson_{number}.py     two or three exercises that name the mistake
   ../tests/test_{number}.py             what would go wrong unnoticed
-  questions.ipynb, teaching.ipynb  who asks what and finds it here, and one vote
 Then, again and again, python -m ringside {stem} and --map, and course.py test."""
 
 

@@ -1,7 +1,8 @@
 """Puts the signs up along the road: all that is said about pages from road.toml.
 
 The picture of the map, README's lists, the top and the bottom of each page, the
-choices for teachers; and the tables of exercises, for pages where no Python judges.
+choices and votes for teachers, what each page asks; and the tables of exercises, for
+pages where no Python judges.
 `python -m ringside --map` writes them.
 """
 
@@ -95,6 +96,30 @@ def choices() -> str:
     return "\n".join(rows)
 
 
+def votes() -> str:
+    """Return the table for teachers: one vote on each page outside of the evening."""
+    rows = ["| page | vote on | a wrong answer believes | where to stop and talk |"]
+    rows += ["|---|---|---|---|"]
+    for page in road.PAGES:
+        if page.vote:
+            rows.append(f"| {road.link(page.stem)} | {' | '.join(page.vote)} |")
+    return "\n".join(rows)
+
+
+def own_questions() -> str:
+    """Return what each page asks, for whoever looks for a question."""
+    rows = ["| question | page |", "|---|---|"]
+    rows += [f"| {page.question} | {road.link(page.stem)} |" for page in road.PAGES]
+    return "\n".join(rows)
+
+
+# What other pages have between two marks, by their names.
+BLOCKS = {
+    "teaching": {"choices": choices, "votes": votes},
+    "questions": {"own questions": own_questions},
+}
+
+
 def between(text: str, name: str, new: str) -> str:
     """Return a text with something new between two marks of one name."""
     begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
@@ -124,12 +149,12 @@ def made() -> dict[Path, str]:
     }
     text = between(README.read_text("utf-8"), "what you want", wants())
     files[README] = between(text, "all pages", pages())
-    for stem in [*road.STEMS, "teaching"]:
+    for stem in [*road.STEMS, *BLOCKS]:
         page = nbformat.read(notebook(stem), 4)
-        if stem == "teaching":
-            cell = next(c for c in page.cells if "<!-- choices -->" in c.source)
-            cell.source = between(cell.source, "choices", choices())
-        else:
+        for name, block in BLOCKS.get(stem, {}).items():
+            cell = next(c for c in page.cells if f"<!-- {name} -->" in c.source)
+            cell.source = between(cell.source, name, block())
+        if stem not in BLOCKS:
             first = page.cells[0]
             first.source = put(SIGN, sign(stem), first.source)
             # Where the main road ends, and where the page does.
