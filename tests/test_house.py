@@ -492,22 +492,31 @@ def test_making_a_lesson_again_changes_no_byte(tmp_path):
         picture.write_text("an old picture")
 
 
+# A name that no lesson has: whatever number it is, it may be taken tomorrow.
+FREE = next(
+    f"{number}_a_new_thing"
+    for number in range(30, 40)
+    if f"{number}" not in road.BY_NUMBER
+)
+
+
 def test_a_new_lesson_is_whole_and_runs(tmp_path):
     """All its files are there, the map has it, and its own test passes."""
     for room in ("notebooks", "scripts", "figures", "tests", "README.md"):
         copy = shutil.copytree if (ROOT / room).is_dir() else shutil.copy
         copy(ROOT / room, tmp_path / room)
-    stem, line = "36_a_new_thing", [sys.executable, "-m", "ringside"]
+    stem, line = FREE, [sys.executable, "-m", "ringside"]
     made = {"cwd": tmp_path / "notebooks", "capture_output": True, "text": True}
     for words in (["--new", stem], [stem], ["--map"]):
         done = subprocess.run([*line, *words], **made, timeout=300)
         assert done.returncode == 0, done.stderr
-    its = [f"notebooks/{stem}.ipynb", "notebooks/ringside/check/lesson_36.py"]
-    its += [f"scripts/{stem}.py", "tests/test_36.py"]
+    its = [f"notebooks/{stem}.ipynb", f"notebooks/ringside/check/lesson_{stem[:2]}.py"]
+    its += [f"scripts/{stem}.py", f"tests/test_{stem[:2]}.py"]
     for name in [*its, f"figures/{stem}.jsonl", f"figures/{stem}.svg"]:
         assert (tmp_path / name).exists(), name
     page = nbformat.read(tmp_path / its[0], 4)
-    assert "before: [broken scripts]" in page.cells[0].source
+    before = max(other for other in road.STEMS if other < stem)
+    assert f"before: {road.link(before)}" in page.cells[0].source
     assert "your turn" in page.cells[-3].outputs[0].text
     for name in ("README.md", "notebooks/teaching.ipynb", "notebooks/questions.ipynb"):
         assert "[a new thing]" in (tmp_path / name).read_text(), name
@@ -526,13 +535,15 @@ def test_a_new_lesson_with_a_wrong_name_is_refused_in_one_line(
     assert "\n" not in refused.value.code and [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize("name", ["tests/test_36.py", "notebooks/36_a_new_thing.ipynb"])
+@pytest.mark.parametrize(
+    "name", [f"tests/test_{FREE[:2]}.py", f"notebooks/{FREE}.ipynb"]
+)
 def test_a_new_lesson_writes_over_nothing(name, tmp_path, monkeypatch):
     monkeypatch.setattr(new_lesson, "ROOT", tmp_path)
     (own := tmp_path / name).parent.mkdir()
     own.write_text("mine")
     with pytest.raises(SystemExit, match=f"^{name} is there already"):
-        new_lesson.new("36_a_new_thing")
+        new_lesson.new(FREE)
     assert own.read_text() == "mine" and [*tmp_path.iterdir()] == [own.parent]
 
 

@@ -14,7 +14,10 @@ pages/         makes a site of the notebooks: `course.py pages`
 author/        makes lessons: `python -m ringside`
 learners.py    lets several learners run a cell at once: `course.py doctor --learners`
 
-Each of the six folders begins with a map.
+Each of the six folders begins with a map. From `torchrun(...)` in a cell to a picture
+the way leads through launch/, in the order of its map, the script itself, with
+scripts/shared.py, recording.py, draw/player.py, a kind of picture such as draw/ring.py,
+draw/svg.py, and, in the browser, draw/player.js.
 """
 
 import os

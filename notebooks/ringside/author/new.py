@@ -104,7 +104,12 @@ EXERCISE = """Say what the reader has now, and which question is left.
 What has each of four ranks in the end?"""
 FOLDS = """<details><summary>Hint</summary>Begin with rank 0.</details>
 
-<details><summary>Solution</summary>`sum=10`</details>"""
+<details><summary>Solution</summary>
+
+```python
+check.{checker}(sum=10)
+```
+</details>"""
 ROW = """
 [[page]]
 stem = "{stem}"
@@ -153,6 +158,7 @@ def new(stem: str) -> None:
         new_markdown_cell(TOP.format(**fields)),
         new_markdown_cell(BET),
         new_code_cell("sum_of_all = ..."),
+        new_markdown_cell("Four ranks run the twin script:"),
         new_code_cell(
             f"from ringside import Player, check, torchrun\n\n"
             f'run = torchrun("{stem}", ranks=4, record=True)\nPlayer(run.recording)'
@@ -160,7 +166,7 @@ def new(stem: str) -> None:
         new_code_cell('check.bets(("the sum", sum_of_all, 10))'),
         new_markdown_cell(EXERCISE),
         new_code_cell(f"check.{fields['checker']}(sum=...)"),
-        new_markdown_cell(FOLDS),
+        new_markdown_cell(FOLDS.format(**fields)),
         new_markdown_cell("**Next:** nothing yet"),
     ]
     page = new_notebook(cells=cells)

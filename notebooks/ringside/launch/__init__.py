@@ -1,7 +1,7 @@
 """Runs a script on several ranks from a cell. Every run passes through, in this order:
 
 run.py          torchrun() refuses what can't run, sends an order, shows lines; then it
-                reads the recording, a file in which rank 0 has gathered all events
+                reads the recording, a file that rank 0 has written for all ranks
 client.py       the kernel's end of the pipe: a supervisor is started once, as soon as
                 a notebook imports this, with variables that mislead no rank; server()
                 waits until it is there, ask() sends an order and gives events
