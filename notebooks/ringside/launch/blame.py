@@ -2,7 +2,7 @@
 
 A rank that raises leaves a note (fail(), in in_rank.py), in which it calls itself a
 victim if its error has one of the words of PEER_LOST, there: it only lost another rank.
-outcome() puts these notes together with the exit codes that the launcher saw, while the
+outcome() puts these notes together with the exit codes that the agent saw, while the
 run's folder is there. Ranks that failed without a note are "silent"; the first of them
 is the one whose end agent.py, or plain.py, saw first. watch.py says which ranks hung.
 explain() makes of all that the error that a cell shows.

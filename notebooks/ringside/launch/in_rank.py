@@ -106,7 +106,7 @@ def fail(error: BaseException, script: str, place: Path) -> None:
             sys.stderr.write(text)
     sys.stdout.flush()
     sys.stderr.flush()
-    if victim:  # let the launcher meet the rank that failed first
+    if victim:  # let the agent meet the rank that failed first
         time.sleep(1)
     if code:
         os._exit(code)

@@ -81,12 +81,12 @@ def torchrun(
             print(f"rank {rank} | {line}", flush=True)
 
     try:
-        with server(quiet) as launcher:
-            if warm and launcher.slow:
+        with server(quiet) as supervisor:
+            if warm and supervisor.slow:
                 refuse_without_memory(ranks, warm=False)
-                tell_once(launcher.slow, quiet)
+                tell_once(supervisor.slow, quiet)
             begin = time.monotonic()
-            with scratch(launcher.folder) as folder:
+            with scratch(supervisor.folder) as folder:
                 if text:
                     path = folder / path
                     path.write_text(text, encoding="utf-8")
@@ -98,7 +98,7 @@ def torchrun(
                 turns = Turns(show, ranks)
                 try:
                     order["cwd"] = str(ROOT)
-                    end = follow(launcher, order, run, turns if text else show, quiet)
+                    end = follow(supervisor, order, run, turns if text else show, quiet)
                 finally:
                     turns.rest()
                 error = explain(end, ranks, timeout, path)  # while its text is there
@@ -125,9 +125,9 @@ def as_many_as_there_are_gpus() -> int:
     return gpus if gpus > 1 else 4
 
 
-def follow(launcher, order: dict, run: Run, show, quiet: bool) -> dict:
+def follow(supervisor, order: dict, run: Run, show, quiet: bool) -> dict:
     """Show and keep what the ranks print; return the end of the run."""
-    with closing(launcher.ask(order, order["timeout"])) as events:
+    with closing(supervisor.ask(order, order["timeout"])) as events:
         for event in events:
             if "end" in event:
                 return by_rank(event["end"])

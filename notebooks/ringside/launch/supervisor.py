@@ -144,9 +144,9 @@ class Supervisor:
             if "stop" in request:
                 self.tell(stopped=True)
                 continue
-            outcome = self.launch(request)
+            became = self.launch(request)
             gc.collect()  # a run that was stopped may have left its store, and a port
-            self.tell(end=outcome)
+            self.tell(end=became)
         sweep(set())
         shutil.rmtree(self.workdir, ignore_errors=True)
 

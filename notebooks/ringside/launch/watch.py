@@ -14,7 +14,7 @@ import psutil
 
 FULL = "the disk is full"  # how a run that can't start says so
 GRACE = 5.0  # seconds between a polite end and SIGKILL
-LOOKS = 25  # looks of ours that a launcher which itself stood still has to go on
+LOOKS = 25  # looks of ours that an agent which itself stood still has to go on
 # torch asks a name server for the name of loopback, and complains where none is.
 NAMELESS = re.compile(r"(?m)^\[W.*hostname of the client socket cannot be.*\n?")
 
@@ -25,7 +25,7 @@ class Watch(threading.Thread):
     def __init__(self, request: dict, keep: set[int], tell):
         super().__init__(daemon=True)
         self.folder, self.keep, self.tell = Path(request["folder"]), keep, tell
-        self.last_look = math.inf  # when the launcher last found the ranks well
+        self.last_look = math.inf  # when the agent last found the ranks well
         self.ranks, self.all_there = request["ranks"], math.inf
         self.deadline = time.monotonic() + request["timeout"]
         self.over = threading.Event()
@@ -48,7 +48,7 @@ class Watch(threading.Thread):
         now = time.monotonic()
         if now - min(self.last_words, self.last_time()) <= GRACE:
             return False
-        # the launcher has been silent; perhaps it asks seldom, and all is well
+        # the agent has been silent; perhaps it asks seldom, and all is well
         if self.last_words == math.inf and now > self.deadline + GRACE:
             self.end_hung()
         return self.last_words < math.inf or not self.well()
@@ -97,7 +97,7 @@ class Watch(threading.Thread):
     def end_hung(self):
         """End the ranks that still run, each telling first where it stands.
 
-        All have ended on return, as the launcher would end the others of one that has.
+        All have ended on return, as the agent would end the others of one that has.
         """
         with self.ending:
             if self.last_words == math.inf:
