@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ class Page(NamedTuple):
     question: str  # its title
     rests_on: str  # numbers of the pages whose words it uses
     come_here: str  # if your script has ...
-    vote: list[str] = []  # on what, a wrong answer, where to talk
+    vote: Sequence[str] = ()  # on what, a wrong answer, where to talk
 
 
 def number(stem: str) -> str:
